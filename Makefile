@@ -28,6 +28,9 @@ TPU := $(firstword $(wildcard /dev/accel0 /dev/vfio/0))
 PLUGIN := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
 EXTRA := $(if $(GPU),cuda,$(if $(TPU),tpu))
 
+# Some hundred processes of the tests would compile the same sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help sweep test test-fast soak lint format docs table site clean
 
@@ -55,7 +58,7 @@ sweep: $(VENV)/.installed-$(EXTRA)
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --threads 2 --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_docstrings.py attn_tune benchmarks docs examples tests tools
 

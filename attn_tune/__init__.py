@@ -13,6 +13,13 @@ _PUBLIC = {
     # Compositions of ops.
     "SharedPrefix": "attn_tune.api.serving.cascade_attention",
     "cascade_attention": "attn_tune.api.serving.cascade_attention",
+    "ring_attention": "attn_tune.api.context_parallel.ring_attention",
+    "merge_over_axis": "attn_tune.api.context_parallel.merge_over_axis",
+    "local_positions": "attn_tune.api.context_parallel.layouts",
+    "striped_shard": "attn_tune.api.context_parallel.layouts",
+    "striped_unshard": "attn_tune.api.context_parallel.layouts",
+    "zigzag_shard": "attn_tune.api.context_parallel.layouts",
+    "zigzag_unshard": "attn_tune.api.context_parallel.layouts",
     # What callers of the ops and authors of kernels use.
     "MaskInfo": "attn_tune.ops.masks.mask_info",
     "Mode": "attn_tune.api.modes",
@@ -62,6 +69,15 @@ if TYPE_CHECKING:
     # The same names once more (a test compares), and those of this package's ops, for what reads types and runs
     # nothing: type checkers and editors.
     from attn_tune.api.attention import attention as attention
+    from attn_tune.api.context_parallel.layouts import (
+        local_positions as local_positions,
+        striped_shard as striped_shard,
+        striped_unshard as striped_unshard,
+        zigzag_shard as zigzag_shard,
+        zigzag_unshard as zigzag_unshard,
+    )
+    from attn_tune.api.context_parallel.merge_over_axis import merge_over_axis as merge_over_axis
+    from attn_tune.api.context_parallel.ring_attention import ring_attention as ring_attention
     from attn_tune.api.dot_product import dot_product_attention as dot_product_attention
     from attn_tune.api.flash_attention import (
         create_shard_map_wrapper as create_shard_map_wrapper,

@@ -26,7 +26,6 @@ from attn_tune.commands import (
     validate,
 )
 from attn_tune.commands.lab import (
-    audit,
     compare,
     convert as convert_lab,
     gc,
@@ -62,7 +61,7 @@ def _add(group: typer.Typer, modules: Mapping[str, ModuleType], panel: str | Non
 
 
 LAB = typer.Typer(
-    help="Compare sweeps, query, merge, shrink and convert lab databases, see what jobs missed, audit what is refused.",
+    help="Compare sweeps, query, merge, shrink and convert lab databases, see what jobs missed.",
     no_args_is_help=True,
 )
 _add(
@@ -74,7 +73,6 @@ _add(
         "merge": merge_labs,
         "gc": gc,
         "misses": misses,
-        "audit": audit,
         "convert": convert_lab,
     },
 )

@@ -179,6 +179,17 @@ def serving_peers() -> str:
     return recorded.serving_peers()
 
 
+def _screen(name: str) -> Callable[[], str]:
+    """The maker of a block with a section of the recorded terminal."""
+
+    def made() -> str:
+        import recorded
+
+        return recorded.screen(name)
+
+    return made
+
+
 def reference() -> str:
     """A directive of mkdocstrings for every public name."""
     import attn_tune
@@ -191,6 +202,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "grids": grids,
     "kernels": kernels,
+    "live-log": _screen("log"),
+    "live-status": _screen("status"),
+    "live-sweep": _screen("sweep"),
+    "live-watch": _screen("status --watch"),
     "questions": questions,
     "reference": reference,
     "results": results,

@@ -82,6 +82,18 @@ def serving_peers() -> str:
     return serving_join.markdown(json.loads(path.read_text()) for path in found if path.exists()) + "\n"
 
 
+def screen(name: str) -> str:
+    """A section of the recorded terminal as a block; that of a command begins with the command, a log is shortened."""
+    from record_terminal import LOG, OUT, SHOWN, STATUS, SWEEP, WATCH, WATCHED, sections
+
+    commands = {SHOWN: SWEEP, WATCHED: WATCH, STATUS: WATCH.replace(" --watch", "")}
+    prompt = [f"$ attn-tune {commands[name]}"] if name in commands else []
+    lines = sections(OUT.read_text(encoding="utf-8"))[name].splitlines()
+    if name == LOG:
+        lines = [*lines[:4], "...", *lines[-2:]]
+    return "\n".join(["```", *prompt, *lines, "```", ""])
+
+
 def _rows(name: str) -> list[dict[str, Any]]:
     return json.loads((RECORDS / f"{name}.json").read_text())["rows"]
 

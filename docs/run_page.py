@@ -96,8 +96,7 @@ def _environment(folder: Path) -> dict[str, str]:
     for name, words in (("attn-tune", "-m attn_tune"), ("python", "")):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         (programs / name).chmod(0o755)
-    # Flags of tests, which have XLA optimise nothing, would time other programs.
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ATTN_TUNE_", "COLUMNS", "XLA_FLAGS"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ATTN_TUNE_", "COLUMNS"))}
     return kept | {
         "HOME": str(home),
         "JAX_PLATFORMS": "cpu",

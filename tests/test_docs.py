@@ -264,6 +264,12 @@ def test_every_measured_row_of_linear_attention_is_recorded():
     assert {us for row in quoted for us in row if us} <= recorded
 
 
+def test_code_of_the_page_of_context_parallelism_runs():
+    names = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", text("context-parallel.md"), re.DOTALL)), names)
+    assert names["one_token"].shape == (1, 4, 32)
+
+
 def test_every_measured_row_of_cascades_is_recorded():
     rows = json.loads((ROOT / "benchmarks/results/h200/cascade.json").read_text())["rows"]
     names = ("whole", "cascade", "groups", "prefix", "own", "merge")

@@ -1,28 +1,18 @@
 """The scripts in ``examples/`` run, each in a process of its own, as their first lines say."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.several_devices import run_with_devices
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 pytestmark = pytest.mark.slow
 
 
 def run(name, *words):
-    # The flags of the tests' own XLA would hide those that an example sets.
-    inherited = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py", *map(str, words)],
-        env=inherited | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(EXAMPLES.parent)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_with_devices(8, str(EXAMPLES / f"{name}.py"), *map(str, words))
 
 
 def test_call_attention_prints_gradients_and_the_lookup():
@@ -48,6 +38,13 @@ def test_sharded_attention_gathers_nothing():
     out = run("sharded")
     assert "out is sharded as the query: True" in out
     assert "all-gathers in the program: 0" in out
+
+
+def test_a_layer_over_a_ring_has_the_loss_and_the_gradients_of_one_device():
+    out = run("ring_attention")
+    assert "loss and gradients are those of one device: True" in out
+    assert "all-gathers in the program: 0" in out
+    assert "lower after a step: True" in out
 
 
 def test_a_model_decodes_the_same_tokens_with_a_cache_on_one_device_and_on_eight():

@@ -18,7 +18,9 @@ LETTERS = MappingProxyType(
         "dout": "btnv",
     }
 )
-_RING = "sharded lengths need ring attention, which this op is not, so shard batch and heads instead"
+_RING = (
+    "for sharded lengths call attn_tune.ring_attention (ring attention) inside jax.shard_map, or shard batch and heads"
+)
 _HEADS = "shard batch and heads instead"
 
 # The arguments of ``Call`` that attention ops share.

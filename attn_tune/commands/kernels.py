@@ -1,20 +1,29 @@
 """List the kernels: directions, support, determinism and the number of configs of each.
 
-Without a point the problem is an example of each op.
+With a point the answer is for that problem. Without one it is for every grid point of each op: those of the presets, of
+--grid where it is given, or the op's samples. 'points' counts those that a kernel can do. The number of configs, or the
+reason for none, is that of the problem 'example', the first that it can do if there is one.
 
 Example: attn-tune kernels gpt-oss-20b.local/4x4k --device sm_90
+
+Example: attn-tune kernels --op paged_decode --device sm_90
 """
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from attn_tune.kernels.spec import KernelSpec
+    from attn_tune.schema import Device
     from attn_tune.tuner.plan.grid import GridPoint
     from attn_tune.tuner.plan.plan import KernelPlan
 
+# The problem whose configs are counted without a point; a kernel that cannot do it has another, of this model if any.
 EXAMPLE = "llama3-8b/4x4k"
 
 
@@ -22,7 +31,7 @@ def command(
     point: str | None = options.argument(
         "POINT",
         "The problem whose support and number of configs are shown: a grid point or a signature. "
-        "Default: an example of each op.",
+        "Default: every grid point of each op.",
         None,
     ),
     grid: options.PointGrids = None,
@@ -36,66 +45,104 @@ def command(
 ) -> None:
     import pandas as pd
 
-    from attn_tune.devices.environments import current_environment
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.plan.planner import make_plan
 
     target = selection.device(device)
     specs = selection.kernels(kernel, op)
-    asked = [selection.signature(point, grid)] if point else _examples({s.op for s in specs})
+    ops = {spec.op for spec in specs}
+    asked = [selection.signature(point, grid)] if point else _points(ops, grid)
     if workload:
         asked = list(selection.with_workloads(asked, [workload]))
-    ops = {one.op for one in asked}
-    own = [spec for spec in specs if spec.op in ops]
-    rows = []
-    if own:
-        made = make_plan(
-            asked,
-            kernels=own,
-            device=target,
-            environment=current_environment(),
-            directions=selection.directions(direction, [get_op(one.op) for one in asked]),
-        )
-        rows = [
-            _row(kernel, one.case.direction)
-            for one in made.cases
-            for kernel in one.kernels
-            if json or every or one.case.direction in kernel.kernel.searches
-        ]
-    rows += [_other(spec, point) for spec in specs if spec.op not in ops]
+    own = [spec for spec in specs if any(one.op == spec.op for one in asked)]
+    directions = selection.directions(direction, [get_op(name) for name in dict.fromkeys(s.op for s in own)])
+    rows = list(_rows(own, asked, directions, target, without=json or every))
+    rows += [_other(spec, point, grid) for spec in specs if spec not in own]
     away = set() if json or every else selection.absent(specs, target)
-    names = ", ".join(selection.brief(one.name) for one in asked)
     frame = pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=_COLUMNS)
-    # A kernel without configs is not supported, and the remark says why.
     output.emit_formatted(
-        frame if json else frame.drop(columns=["supported"]),
+        frame if json else _for_people(frame, is_one=bool(point)),
         options.table_or_json(json),
-        title=f"{names or 'Kernels'} on {target}",
+        title=f"{selection.brief(asked[0].name) if point else 'Kernels'} on {target}",
         key="kernels",
     )
     output.say_absent(away)
+    if not point and not json:
+        each = ", ".join(f"{n} of {name}" for name, n in Counter(one.op for one in asked).items())
+        output.say(f"points: of {each or 'no op'} in {_source(grid)}; configs: at one of them, the example")
+        output.say("'attn-tune kernels POINT' answers for one point alone")
 
 
-def _examples(ops: set[str]) -> "list[GridPoint]":
-    """One point of each op: of a preset, or else the op's first sample."""
+def _points(ops: set[str], grids: Sequence[str] | None) -> "list[GridPoint]":
+    """The distinct points of ``ops``: those of ``grids``, or else of the presets, or an op's samples without any."""
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import get_op
     from attn_tune.tuner.plan.case import GridPoint
-    from attn_tune.tuner.plan.grid import preset_points
+    from attn_tune.tuner.plan.grid import ALL, load_grid, merge_points, preset_points
 
-    found: dict[str, GridPoint] = {}
-    for point in preset_points():
-        if point.op in ops and (point.op not in found or point.name == EXAMPLE):
-            found[point.op] = point
-    for op in (get_op(name) for name in sorted(ops - set(found))):
-        if op.samples:
-            label, problem = next(iter(load(op.samples)().items()))
-            name = f"the sample {label} of {op.name}"
-            found[op.name] = GridPoint(name=name, op=op.name, signature=op.to_signature(problem))
-    return list(found.values())
+    named = (one for name in grids or () for one in load_grid(name, lengths=(ALL,)).points)
+    found = [one for one in merge_points(named if grids else preset_points()) if one.op in ops]
+    for op in (get_op(name) for name in sorted(ops - {one.op for one in found} if not grids else ())):
+        for label, problem in load(op.samples)().items() if op.samples else ():
+            found.append(GridPoint(name=f"the sample {label}", op=op.name, signature=op.to_signature(problem)))
+    return found
 
 
-_COLUMNS = ["kernel", "backend", "direction", "supported", "deterministic", "configs", "remark"]
+def _source(grids: Sequence[str] | None) -> str:
+    return ", ".join(grids) if grids else "the presets, or the samples of an op without any"
+
+
+_COLUMNS = [
+    *("kernel", "backend", "direction", "supported", "deterministic"),
+    *("points_supported", "points_asked", "example", "configs", "remark"),
+]
+
+
+def _for_people(frame: "pd.DataFrame", *, is_one: bool) -> "pd.DataFrame":
+    """The columns that people read. A kernel without configs is not supported, and the remark says why."""
+    places = ("supported", "points_supported", "points_asked", *(("example",) if is_one else ()))
+    shown = frame.drop(columns=list(places))
+    if not is_one:
+        pairs = zip(frame["points_supported"], frame["points_asked"], strict=True)
+        shown.insert(4, "points", [f"{some} of {asked}" if asked else "" for some, asked in pairs])
+    return shown
+
+
+def _rows(
+    specs: "Iterable[KernelSpec]",
+    asked: "Sequence[GridPoint]",
+    directions: Sequence[str],
+    device: "Device",
+    *,
+    without: bool,
+) -> Iterator[dict[str, object]]:
+    """A row for each kernel and direction; ``without`` also for directions that a kernel does not have."""
+    from attn_tune.devices.environments import current_environment
+    from attn_tune.ops.registry import get_op
+    from attn_tune.tuner.plan.planner import make_plan, refusal
+
+    environment, specs = current_environment(), list(specs)
+    for op in (get_op(name) for name in dict.fromkeys(one.op for one in asked)):
+        for direction in (one for one in op.directions if one in directions):
+            points = [p for p in asked if p.op == op.name and direction in (p.directions or op.directions)]
+            problems = [op.from_signature(one.signature) for one in points]
+            for spec in (one for one in specs if one.op == op.name):
+                if not points or not (without or direction in spec.searches):
+                    continue
+                why = [refusal(spec, problem, direction, device) for problem in problems]
+                able = [point for point, reason in zip(points, why, strict=True) if not reason]
+                example = min(able or points, key=_far)
+                made = make_plan(
+                    [example], kernels=[spec], device=device, environment=environment, directions=[direction]
+                )
+                (plan,) = made.cases[0].kernels
+                row = _row(plan, direction)
+                counts = {"points_supported": len(able), "points_asked": len(points)}
+                yield row | counts | {"example": selection.brief(example.name)}
+
+
+def _far(point: "GridPoint") -> tuple[bool, bool]:
+    """The order in which points serve as the example."""
+    return EXAMPLE not in point.name.split("+"), not point.name.startswith(EXAMPLE.partition("/")[0])
 
 
 def _row(plan: "KernelPlan", direction: str) -> dict[str, object]:
@@ -127,14 +174,18 @@ def _why_not(spec: "KernelSpec", direction: str) -> str:
     return search.nondeterministic if search else ""
 
 
-def _other(spec: "KernelSpec", point: str | None) -> dict[str, object]:
+def _other(spec: "KernelSpec", point: str | None, grids: Sequence[str] | None) -> dict[str, object]:
     other = f"not of the op of {point}" if point else "no preset has a point of its op, and the op has no sample"
+    other = f"{', '.join(grids)} has no point of its op" if grids and not point else other
     return {
         "kernel": spec.id,
         "backend": spec.backend,
         "direction": "",
         "supported": False,
         "deterministic": not any(search.nondeterministic for search in spec.searches.values()),
+        "points_supported": 0,
+        "points_asked": 0,
+        "example": "",
         "configs": "",
         "remark": f"{other}; name one of {spec.op}",
     }

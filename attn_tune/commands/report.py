@@ -199,11 +199,15 @@ def _print(
         if name in (Section.STATUSES, Section.FAILURES):
             refused = len(set(frame["kernel"]) & set(folded))
             frame = frame.loc[~frame["kernel"].isin(list(folded))]
+        if name is Section.STATUSES:
+            frame = frames.occurring(frame)
         if name is Section.FAILURES and not every:
             frame, rest = frames.shortened(frame)
         frame = frame.drop(columns=[c for c in _HIDDEN.get(name, ()) if c in frame])
         if name is Section.SUMMARY:
             output.emit_winners(frame, title=title)
+        elif frame.empty and refused:
+            output.say(f"{title}: none")
         else:
             output.emit_frame(frame, title=title)
         if rest:

@@ -6,7 +6,6 @@ the watching alone.
 Example: attn-tune status --db sweep.db --watch
 """
 
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from attn_tune.commands.sweeps import display
 from attn_tune.commands.sweeps.display import clock
 from attn_tune.schema import NoDataError, UsageError
 from attn_tune.schema.trial import count_words
-from attn_tune.schema.words import counted, duration
+from attn_tune.schema.words import command_words, counted, duration
 
 if TYPE_CHECKING:
     from attn_tune.db import Activity, RunProgress, RunStatus
@@ -164,7 +163,7 @@ def _data(now: "RunStatus") -> dict[str, Any]:
         "run": now.run_id,
         "host": now.host,
         "pid": now.pid,
-        "command": shlex.join(now.argv),
+        "command": command_words(now.argv),
         "device": now.device.identity if now.device else None,
         "elapsed_s": round(_elapsed_s(now), 3),
         "silent_s": round((_us() - now.heartbeat_us) / 1e6, 3) if now.running else None,
@@ -208,7 +207,7 @@ def _lines(db: Path, now: "RunStatus") -> Iterator[str]:
         yield f"{db}: no sweep has run yet"
         return
     yield f"{db}: run {now.run_id} is {now.state}, on {now.device} of {now.host} (pid {now.pid})"
-    yield f"  command  {shlex.join(now.argv)}"
+    yield f"  command  {command_words(now.argv)}"
     known = now.progress
     if known is not None:
         # Of a run that was killed it says where that was.

@@ -190,7 +190,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         columns = ["rank", "signature", "device", "trials", "samples"]
         output.emit_winners(winners.drop(columns=columns), title=f"Winners on {outcome.device}")
         away = selection.absent(registry.kernels().values(), outcome.device) & set(counts["kernel"])
-        ran = counts.loc[~counts["kernel"].isin(list(away))]
+        ran = frames.occurring(counts.loc[~counts["kernel"].isin(list(away))])
         if not ran.empty:
             print()
             output.emit_frame(ran, title="Trials of this run")

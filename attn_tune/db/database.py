@@ -134,8 +134,12 @@ class Database:
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def begin_run(self, *, device: Device, environment: Environment, argv: Sequence[str]) -> int:
+    def begin_run(
+        self, *, device: Device, environment: Environment, argv: Sequence[str], started_us: int | None = None
+    ) -> int:
         """Starts a run and takes the writer lock. Returns the run's id.
+
+        ``started_us`` is the Unix time in microseconds at which its work began, now by default.
 
         Raises:
           StorageError: another process is writing to this database; the message names it.
@@ -146,7 +150,7 @@ class Database:
         with self.transaction():
             if not self._open_runs:
                 runs.abandon_runs(self._connection)
-            run_id = runs.add_run(self._connection, self._references, device, environment, argv)
+            run_id = runs.add_run(self._connection, self._references, device, environment, argv, started_us)
         self._open_runs.add(run_id)
         return run_id
 

@@ -96,8 +96,8 @@ def read_files(path: str | os.PathLike[str]) -> dict[str, bytes]:
 
 
 def is_pack(path: Path) -> bool:
-    """Whether ``path`` looks like a pack: an ``.atpack`` file, or a folder with a manifest."""
-    return path.is_file() if path.suffix == SUFFIX else (path / MANIFEST).is_file()
+    """Whether readers take ``path`` for a pack, even a broken one: a folder with a manifest, or an ``.atpack`` file."""
+    return (path / MANIFEST).is_file() or (path.suffix == SUFFIX and path.is_file())
 
 
 def brief(path: str | os.PathLike[str]) -> str:

@@ -66,18 +66,18 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise StorageError(f"{path} exists; choose another path, or replace it with --overwrite")
     empty = path.is_dir() and not any(path.iterdir())
-    if path.is_dir() == (path.suffix == SUFFIX) or not (_has_manifest(path) or empty):
+    if path.is_dir() == (path.suffix == SUFFIX) or not (empty or (is_pack(path) and not _is_foreign(path))):
         raise StorageError(
             f"{path} is not a pack of this kind, so it is not overwritten; move it away, or choose another path"
         )
 
 
-def _has_manifest(path: Path) -> bool:
-    """Whether a manifest is inside; a file that is only called ``.atpack`` has none."""
+def _is_foreign(path: Path) -> bool:
+    """Whether a file has only the name of a pack: no manifest can be read in it, so it may be anything."""
     try:
-        return MANIFEST in list_files(path).names
+        return path.is_file() and MANIFEST not in list_files(path).names
     except (IntegrityError, OSError):
-        return path.is_dir() and is_pack(path)
+        return True
 
 
 def pack_files(

@@ -24,6 +24,8 @@ COLUMNS = (
     "basis",
     "changed",
     "reason",
+    "needs",
+    "bound",
     "a_kernel",
     "b_kernel",
     "a_config",
@@ -42,7 +44,7 @@ def frame(rows: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> pd.Dat
     """
     found = [{**row, "point": names.get(row["signature"], row["signature"])} for row in rows]
     made = pd.DataFrame(found, columns=list(COLUMNS))
-    ratios = dict.fromkeys(("b_over_a", "low", "high", "chance"), "float64")
+    ratios = dict.fromkeys(("b_over_a", "low", "high", "chance", "bound"), "float64")
     return made.astype({"a_ns": "Int64", "b_ns": "Int64", **ratios})
 
 
@@ -57,7 +59,8 @@ def for_people(compared: pd.DataFrame) -> pd.DataFrame:
     shown["verdict"] = [ONE_SIDE.get(verdict, verdict) for verdict in shown["verdict"]]
     shown["95 %"] = [interval(low, high) for low, high in zip(compared["low"], compared["high"], strict=True)]
     shown["change"] = [change(row) for row in compared.to_dict("records")]
-    shown["basis"], shown["reason"] = compared["basis"], compared["reason"]
+    for name in ("basis", "reason", "needs"):
+        shown[name] = compared[name]
     return shown
 
 
@@ -95,11 +98,11 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     for shift in summary["shifts"]:
         programs = counted(shift["programs"], "program")
         noise = f"{100 * max(shift['noise'], summary['rule']['margin']):.1f} %"
-        few = f"too few to know the noise, so more than the largest change of another problem, at most {noise}"
-        needed = f"more than {noise}" if shift["is_known"] else few
+        few = f"what the programs of other problems moved, at most {noise}: they are too few to know the noise"
+        needed = noise if shift["is_known"] else few
         found.append(
             f"{shift['device']}: {programs} with one config, software and source in both took {shift['ratio']:.3f} "
-            f"times A's time in B (median); a verdict needs {needed}"
+            f"times A's time in B (median); a verdict needs more than {needed}"
         )
     if not summary["shifts"]:
         found.append("no program is the same in both, so nothing says how far the sweeps are apart: see --margin")
@@ -112,15 +115,15 @@ def markdown(compared: pd.DataFrame, summary: Mapping[str, Any]) -> str:
     parts = [f"### {first}\n", *(f"{line}.\n" for line in rest)]
     shown = decided(compared)
     if not shown.empty:
-        parts.append(tables.to_markdown(for_people(shown).drop(columns=["basis", "reason"])))
+        parts.append(tables.to_markdown(for_people(shown).drop(columns=["basis", "reason", "needs"])))
     undecided, alone = (
         compared.loc[compared["verdict"] == "undecided"],
         compared.loc[compared["verdict"].isin(list(ONE_SIDE))],
     )
     if not undecided.empty:
-        parts.append(_folded(f"{len(undecided)} undecided", for_people(undecided).drop(columns="verdict")))
+        parts.append(_folded(f"{len(undecided)} undecided", for_people(undecided).drop(columns=["verdict", "needs"])))
     if not alone.empty:
-        table = for_people(alone).drop(columns=["b_over_a", "95 %", "basis", "reason"])
+        table = for_people(alone).drop(columns=["b_over_a", "95 %", "basis", "reason", "needs"])
         parts.append(_folded(f"{len(alone)} in one alone", table.rename(columns={"change": "choice"})))
     return "\n".join(parts)
 

@@ -108,6 +108,11 @@ def status_counts(trials: pd.DataFrame) -> pd.DataFrame:
     return counts.reset_index().rename_axis(columns=None)
 
 
+def occurring(counts: pd.DataFrame) -> pd.DataFrame:
+    """``status_counts`` of some rows without statuses that none of them has."""
+    return counts.loc[:, [name for name in counts if not (counts[name] == 0).all()]]
+
+
 def counts_in_words(counts: pd.DataFrame) -> str:
     """The sums of ``status_counts`` as ``count_words`` says them."""
     by_status = {status: sum(map(int, counts[status])) for status in Status if status in counts}

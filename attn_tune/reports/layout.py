@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 # Columns that are left out, in this order, where a table is too wide.
 LESSER = (
-    "features", "deterministic", "samples", "rank", "version", "environment", "device", "known", "heuristic_ns",
-    "worst_error", "tflops", "bandwidth", "tb_s", "rule", "backend", "low_ns", "high_ns", "tried", "refused",
-    "regret_bound", "state", "place", "part",
+    "features", "deterministic", "example", "samples", "rank", "version", "environment", "device", "known",
+    "heuristic_ns", "worst_error", "tflops", "bandwidth", "tb_s", "rule", "backend", "needs", "basis", "low_ns",
+    "high_ns", "tried", "refused", "regret_bound", "state", "place", "part", "before_ns", "after_ns",
 )  # fmt: skip
 ROOMY = 32
 TIGHT = 12
@@ -55,6 +55,11 @@ class Column:
     def has_words(self) -> bool:
         """Whether a cell has spaces at which it may be folded."""
         return not self.numeric and any(" " in cell for cell in self.cells)
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the cells are names; those of a point may have others joined, behind a space."""
+        return not self.has_words or self.name == "point"
 
     @property
     def _rigid(self) -> int:
@@ -141,7 +146,7 @@ def _fitted(columns: Sequence[Column], width: int, least: Callable[[Column], int
         return ()
     while spare:
         # A character for the column that lacks most; names come first, for a name that is cut may be any of several.
-        lacks = [(not one.has_words, one.natural - widths[i], -i) for i, one in enumerate(columns)]
+        lacks = [(one.is_name, one.natural - widths[i], -i) for i, one in enumerate(columns)]
         lacks = [lack for lack in lacks if lack[1] > 0]
         if not lacks:
             break

@@ -1,6 +1,8 @@
 """Numbers, configs and counts as people read them: one spelling for tables, explanations and errors."""
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from attn_tune.schema.config import is_mapping
@@ -39,6 +41,13 @@ def printable(text: str) -> str:
 def config_words(config: Mapping[str, Any]) -> str:
     """A config on one line, by name, as commands take it: ``rows=64 second.columns=32``; ``no knobs`` without any."""
     return " ".join(_knobs("", config)) or "no knobs"
+
+
+def command_words(argv: Sequence[str]) -> str:
+    """A command line of attn-tune as it was typed: the program by its name, without its folder."""
+    program, *words = argv or ("attn-tune",)
+    name = PurePath(program).name
+    return shlex.join(["python", "-m", "attn_tune", *words] if name == "__main__.py" else [name, *words])
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -1,15 +1,11 @@
 """Calls that XLA or the types of the operands cut over eight virtual CPU devices, in a process of their own."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("automatic_program.py")
-ROOT = Path(__file__).parents[2]
+from tests.several_devices import run_with_devices
+
 CASES = (
     "bias_sinks_lengths_dropout_lse",
     "mask_positions_window_segments_one_kv_head",
@@ -19,21 +15,7 @@ NEAR = 1e-5
 
 @pytest.fixture(scope="module")
 def results():
-    flags = "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flags}",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run_with_devices(8, "-m", "tests.api.automatic_program").splitlines()[-1])
 
 
 @pytest.mark.parametrize("way", ["automatic", "explicit"])

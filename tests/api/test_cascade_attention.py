@@ -1,9 +1,6 @@
 """``cascade_attention`` beside attention over whole sequences: groups, levels, padding, sinks, codes, refusals."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +10,7 @@ import pytest
 import attn_tune
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.api.cascades import assert_like, attended, cascade, draw
+from tests.several_devices import run_with_devices
 
 OWN = [3, 12, 5, 1, 9, 4]
 # Of each level the lengths of prefixes, and the sizes of groups where they differ.
@@ -149,16 +147,8 @@ def test_each_part_is_looked_up_as_what_it_is():
 
 @pytest.mark.slow
 def test_sharded_heads_gather_no_cache():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.cascade_attention_sharded"],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["equal", "equal", "uneven", "uneven", "ragged", "ragged"]
+    printed = run_with_devices(8, "-m", "tests.api.cascade_attention_sharded")
+    assert printed.split() == ["equal", "equal", "uneven", "uneven", "ragged", "ragged"]
 
 
 @functools.cache

@@ -2,9 +2,6 @@
 
 import functools
 import itertools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +10,7 @@ import pytest
 
 import attn_tune
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.several_devices import run_with_devices
 
 B, T, K, N, H, V = 2, 22, 2, 4, 8, 12
 
@@ -252,12 +250,5 @@ def test_a_second_derivative_is_refused_with_a_way_out():
 
 @pytest.mark.slow
 def test_batch_and_heads_stay_sharded():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.gated_delta_rule_sharded"],
-        env=os.environ | flags,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["explicit", "automatic", "manual", "packed"]
+    printed = run_with_devices(4, "-m", "tests.api.gated_delta_rule_sharded")
+    assert printed.split() == ["explicit", "automatic", "manual", "packed"]

@@ -1,9 +1,5 @@
 """The public ``merge_attention``: halves of keys, order of merges, empty parts, gradients, meshes, and refusals."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +7,7 @@ import pytest
 
 import attn_tune
 from attn_tune.schema.errors import UsageError
+from tests.several_devices import run_with_devices
 
 N, V = 4, 16
 
@@ -100,16 +97,8 @@ def test_gradients_are_those_of_the_formula():
 
 @pytest.mark.slow
 def test_sharded_queries_and_heads_are_not_gathered():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.merge_attention_sharded"],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["queries", "queries", "heads", "heads", "both", "both"]
+    printed = run_with_devices(4, "-m", "tests.api.merge_attention_sharded")
+    assert printed.split() == ["queries", "queries", "heads", "heads", "both", "both"]
 
 
 def test_vmap_folds_into_the_rows():

@@ -1,9 +1,6 @@
 """The public ``paged_append``: every layout, in place, padding, what decoding reads, meshes, refusals."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +12,7 @@ from attn_tune.ops.paged_append.features import samples
 from attn_tune.ops.paged_append.inputs import make_inputs
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.paged_append.numpy_append import assert_right
+from tests.several_devices import run_with_devices
 
 
 def call(problem, operands, **more):
@@ -109,16 +107,8 @@ def test_decoding_reads_what_was_written(dtype, most):
 
 @pytest.mark.slow
 def test_sharded_caches_are_not_gathered():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.paged_append_sharded"],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["heads"] * 4 + ["sequences"] * 2
+    printed = run_with_devices(2, "-m", "tests.api.paged_append_sharded")
+    assert printed.split() == ["heads"] * 4 + ["sequences"] * 2
 
 
 def test_elements_of_vmap_run_one_by_one():

@@ -2,9 +2,6 @@
 
 import dataclasses
 import functools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +13,7 @@ from attn_tune.ops.paged_decode.features import samples
 from attn_tune.ops.paged_decode.inputs import make_inputs
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.paged_decode.dense_numpy import assert_right
+from tests.several_devices import run_with_devices
 
 
 def call(problem, operands, **more):
@@ -103,16 +101,8 @@ def test_halves_merged_by_their_lse_are_the_whole():
 
 @pytest.mark.slow
 def test_sharded_caches_are_not_gathered():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.paged_decode_sharded"],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["heads", "heads", "sequences", "sequences", "heads", "heads"]
+    printed = run_with_devices(2, "-m", "tests.api.paged_decode_sharded")
+    assert printed.split() == ["heads", "heads", "sequences", "sequences", "heads", "heads"]
 
 
 def test_elements_of_vmap_run_one_by_one():
@@ -166,3 +156,19 @@ def test_the_scales_of_codes_need_one_shape_that_the_cache_knows():
         call(problem, o, k_scale=jnp.ones(3))
     with pytest.raises(UsageError, match="must have one shape"):
         call(problem, o, k_scale=jnp.ones(()))
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, lambda value: np.full(2, value, np.float32)])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_scale_of_codes_that_is_seen_not_to_be_finite_is_refused(kind, value):
+    query, codes = jnp.ones((1, 2, 8), jnp.bfloat16), jnp.ones((1, 4, 2, 8), jnp.int8)
+    good, bad = kind(0.5), kind(value)
+    for scales, name in (((bad, good), "k_scale"), ((good, bad), "v_scale")):
+        with pytest.raises(UsageError, match=f"{name} must be finite, got"):
+            attn_tune.paged_decode(query, codes, codes, jnp.array([4]), k_scale=scales[0], v_scale=scales[1])
+
+
+def test_a_softmax_scale_of_decoding_must_be_finite():
+    ones = jnp.ones((1, 4, 2, 8), jnp.bfloat16)
+    with pytest.raises(UsageError, match="softmax_scale must be finite, got nan"):
+        attn_tune.paged_decode(ones[:, 0], ones, ones, jnp.array([4]), softmax_scale=float("nan"))

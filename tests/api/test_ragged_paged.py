@@ -1,9 +1,6 @@
 """The public ``ragged_paged``: every layout, padding, chunks beside whole prompts, meshes, and refusals."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +12,7 @@ from attn_tune.ops.ragged_paged.features import samples
 from attn_tune.ops.ragged_paged.inputs import make_inputs
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.ragged_paged.dense_numpy import assert_right
+from tests.several_devices import run_with_devices
 
 
 def call(problem, operands, **more):
@@ -127,16 +125,8 @@ def test_one_new_token_of_each_sequence_is_decoding():
 
 @pytest.mark.slow
 def test_sharded_heads_gather_no_cache():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.api.ragged_paged_sharded"],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["paged_at_edges", "paged_at_edges", "contiguous_ragged", "contiguous_ragged"]
+    printed = run_with_devices(2, "-m", "tests.api.ragged_paged_sharded")
+    assert printed.split() == ["paged_at_edges", "paged_at_edges", "contiguous_ragged", "contiguous_ragged"]
 
 
 def test_a_derivative_is_refused_with_the_way_out():

@@ -1,34 +1,15 @@
 """Sharded calls on eight virtual CPU devices, in a process of their own: the device count is fixed at start."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("sharded_program.py")
-ROOT = Path(__file__).parents[2]
+from tests.several_devices import run_with_devices
 
 
 @pytest.fixture(scope="module")
 def results():
-    flags = "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flags}",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run_with_devices(8, "-m", "tests.api.sharded_program").splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", ["everything", "one_kv_head_and_folded_axes"])

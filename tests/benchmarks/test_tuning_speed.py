@@ -132,7 +132,6 @@ def test_the_task_is_written_as_the_sweep_reads_it():
 def test_a_real_sweep_and_peers_that_cannot_run_here(monkeypatch, capsys, tmp_path):
     """On the CPU: a backward in two launches, one of them with a config that is refused."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("XLA_FLAGS", f"{os.environ['XLA_FLAGS']} --xla_cpu_multi_thread_eigen=false")
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "planted"))
     monkeypatch.setattr(tuning_speed, "jobs", only_backward(tuning_speed.jobs))
     out = tmp_path / "report.json"

@@ -88,7 +88,7 @@ SCHEMA = {
 }
 ROW = [
     "verdict", "op", "point", "direction", "device", "a_ns", "b_ns", "b_over_a", "low", "high", "chance", "basis",
-    "changed", "reason", "a_kernel", "b_kernel", "a_config", "b_config", "signature",
+    "changed", "reason", "needs", "bound", "a_kernel", "b_kernel", "a_config", "b_config", "signature",
 ]  # fmt: skip
 
 

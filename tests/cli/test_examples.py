@@ -23,7 +23,7 @@ def examples():
 COMMANDS = {words: command for words, command in commands() if not getattr(command, "commands", {})}
 EXAMPLES = list(dict.fromkeys(examples()))
 # These compile, or need a program, a GPU or the spool of misses; a watch waits for a sweep to come.
-NEEDS = ("sweep", "validate", "lab audit", "pack sign", "pack restamp")
+NEEDS = ("sweep", "validate", "pack sign", "pack restamp")
 # Exit codes of examples that ask for something missing: a point that was not swept, an id of no override,
 # rows of a kernel of another tool.
 STATUS = {"best": 3, "override remove": 3, "export": 3, "pack convert": 3, "pack verify": 5}

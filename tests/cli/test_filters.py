@@ -117,13 +117,12 @@ def test_names_of_a_file_of_ones_own_work_in_every_command(lab, own, tmp_path):
         assert (missing.exit_code, "mine.prompt" in missing.stderr) == (2, True)
 
 
-GRIDLESS = ("plan", "sweep", "override freeze job.json", "lab audit --target sm_90")
+GRIDLESS = ("plan", "sweep", "override freeze job.json")
 REFUSED = [
     ["validate", "--point", "llama3"],
     ["validate", "--lengths", "4k"],
     ["validate", "--grid", "cpu-smoke", "--feature", "sinks"],
     ["grids", "--lengths", "4k"],
-    ["lab", "audit", "--grid", "cpu-smoke"],
     ["override", "add", "use", "flash_attention/xla", "--grid", "cpu-smoke"],
     *([*name.split(), "--point", "x"] for name in GRIDLESS),
     *([*name.split(), "--lengths", "4k"] for name in GRIDLESS),
@@ -181,7 +180,7 @@ def test_commands_with_filters_are_all_tested_here():
         if any({"--point", "--lengths"} & set(p.opts) for p in command.params)
     }
     tested = {"export", "report", "validate", "grids", "plan", "sweep"}
-    assert taking - {"override add"} == tested | {"override freeze", "lab audit", "lab compare", "lab convert"}
+    assert taking - {"override add"} == tested | {"override freeze", "lab compare", "lab convert"}
 
 
 def foreign(kernel, text="decode/v1 b=1 pages=4"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -77,7 +78,28 @@ def test_kernels_of_an_op_without_preset_ask_for_a_point_of_it():
     assert (row["kernel"], row["direction"], row["supported"]) == (FORWARD.id, "fwd", True)
 
 
-def test_kernels_without_a_point_show_an_example_of_each_op():
+def test_kernels_without_a_point_answer_for_every_point_of_each_op():
+    words = ("kernels", "--device", "nvidia-h200", "-d", "fwd")
+    rows = json.loads(run(*words, "-k", "flash_attention/xla", "-k", "triton_split", "--json").stdout)["kernels"]
+    every, split = rows if rows[0]["kernel"].endswith("xla") else rows[::-1]
+    assert every["points_supported"] == every["points_asked"] > 0
+    assert 0 < split["points_supported"] < split["points_asked"], "it can do short queries alone"
+    assert every["example"].startswith("llama3-8b/4x4k")
+    # Its configs are counted at a point that it can do.
+    assert split["configs"]
+    assert split["example"] != every["example"]
+    grid = run(*words, "-k", "flash_attention/xla", "--grid", "cpu-smoke").stdout
+    assert re.search(r"(\d+) of \1 ", grid)
+    assert re.search(r"points: of \d+ of flash_attention in cpu-smoke; configs: at one of them", grid)
+
+
+def test_kernels_of_a_point_answer_for_it_alone():
+    shown = run("kernels", SIGNATURE, "--device", "cpu", "-k", "flash_attention/xla").stdout
+    assert SIGNATURE in shown
+    assert "points" not in shown
+
+
+def test_kernels_without_a_point_show_each_op():
     rows = json.loads(run("kernels", "--device", "cpu", "--json").stdout)["kernels"]
     shown = {row["kernel"].partition("/")[0] for row in rows if row["direction"]}
     serving = {"paged_append", "paged_decode", "ragged_paged"}

@@ -9,8 +9,11 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app, commands
 from attn_tune.commands.shared import output
+from attn_tune.db import Database
 from attn_tune.reports.layout import text_width
-from tests.cli.fakes import POINT, fill
+from attn_tune.schema import Status
+from tests.cli.fakes import DEVICE, POINT, fill
+from tests.db.facts import begin, make_trial
 
 LLAMA = ("--grid", "llama3-8b", "--device", "nvidia-h200", "--op", "flash_attention")
 
@@ -39,6 +42,19 @@ def test_plan_counts_the_kernels_that_cannot_do_a_case_and_lists_them_when_asked
 def test_plan_of_what_no_kernel_can_do_says_why():
     words = ("-k", "flash_attention/triton_hopper", "-d", "bwd")
     assert "does not implement bwd" in run("plan", *LLAMA, *words).stdout
+
+
+def test_report_names_no_status_that_no_shown_kernel_has_and_says_that_nothing_failed(tmp_path):
+    path = tmp_path / "lab.db"
+    fill(path)
+    with Database.open(path) as database:
+        refused = make_trial({}, kernel="flash_attention/triton", status=Status.UNSUPPORTED, device=DEVICE)
+        database.record(begin(database, DEVICE), refused)
+    shown = run("report", "--db", path).stdout
+    assert "1 kernel can do none of this" in shown
+    (head,) = (line for line in shown.splitlines() if line.startswith("kernel") and "trials" in line)
+    assert head.split() == ["kernel", "direction", "trials", "ok"]
+    assert "Failures: none" in shown
 
 
 def test_kernels_lists_the_directions_that_a_kernel_has():
@@ -106,7 +122,7 @@ def test_explain_says_equal_steps_once():
     assert " packs " in brief
 
 
-FRAME = pd.DataFrame({"point": ["a b " * 20, "c"], "before": ["c d " * 20, "e"], "after_ns": [1_000, 2]}).assign(
+FRAME = pd.DataFrame({"point": ["a b " * 20, "c"], "before": ["c d " * 20, "e"], "gain_over_untuned": [1e3, 2]}).assign(
     direction="fwd", samples=3, heuristic_ns=5_000
 )
 
@@ -119,7 +135,7 @@ def test_a_table_fits_the_terminal_and_names_what_is_gone(monkeypatch, capsys, c
     output.emit_frame(FRAME)
     shown, said = capsys.readouterr()
     assert max(map(len, shown.splitlines())) <= int(columns)
-    assert all(word in shown for word in ("point", "before", "time", "after", "1.00 us", "direction"))
+    assert all(word in shown for word in ("point", "before", "over", "untuned", "1000.00x", "direction"))
     assert (f"not shown: {', '.join(gone)}; cut: point, before (all of it" in " ".join(shown.split())) == bool(gone)
     assert said == ""
 

@@ -25,7 +25,6 @@ def environment(tmp_path):
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
         "XDG_DATA_HOME": str(tmp_path),
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_cpu_multi_thread_eigen=false",
     }
 
 

@@ -324,3 +324,17 @@ def test_a_killed_sweep_is_interrupted_and_its_time_of_work_is_known(tmp_path):
     assert "is interrupted" in text
     assert re.search(r"was at +\S+ fwd, xla, compiling", text) or SIGNATURE.split()[0] in text
     assert re.search(r"time +\d+s of work", text)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("/opt/venv/bin/attn-tune", "attn-tune"), ("/opt/attn_tune/__main__.py", "python -m attn_tune")],
+)
+def test_status_shows_the_command_as_it_was_typed_and_counts_from_its_start(lab, program, said):
+    began = time.time_ns() // 1000 - 90_000_000
+    words = [program, "sweep", "--point", "a b"]
+    run_id = lab.begin_run(device=DEVICE, environment=ENVIRONMENT, argv=words, started_us=began)
+    found = json.loads(run("status", "--db", lab.path, "--json").stdout)
+    assert found["command"] == f"{said} sweep --point 'a b'"
+    assert found["elapsed_s"] >= 90
+    lab.end_run(run_id, "finished")

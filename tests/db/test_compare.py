@@ -57,22 +57,29 @@ def test_a_verdict_turns_with_the_sides():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "options", "reason"),
+    ("before", "after", "options", "reason", "needs"),
     [
-        ({0: 100_000}, {0: 100_500}, {}, "within 1.0 %"),
-        ({0: 4_000}, {0: 4_400}, {}, "within 0.5 us"),
-        ({0: 100_000}, {0: 104_000}, {"margin": 0.05}, "within 5.0 %"),
+        (
+            *({0: 100_000}, {0: 100_500}, {}),
+            *("within 1.0 %", "B above 101 us or below 99.0 us; less is no difference"),
+        ),
+        ({0: 4_000}, {0: 4_400}, {}, "within 0.5 us", "B above 4.50 us or below 3.50 us; less is no difference"),
+        (
+            *({0: 100_000}, {0: 104_000}, {"margin": 0.05}),
+            *("within 5.0 %", "B above 105 us or below 95.0 us; less is no difference"),
+        ),
     ],
 )
-def test_a_difference_that_is_not_worth_having_is_none(before, after, options, reason):
+def test_a_difference_that_is_not_worth_having_is_none(before, after, options, reason, needs):
     quiet = {"noise": 0.0001, "count": 30}
     (row,) = compare_sides(side(before, seed=1, **quiet), side(after, seed=2, **quiet, **OTHER), **options).rows
-    assert (row.verdict, row.reason) == (Verdict.UNDECIDED, reason)
+    assert (row.verdict, row.reason, row.needs) == (Verdict.UNDECIDED, reason, needs)
 
 
 def test_few_samples_decide_nothing():
     (row,) = compare_sides(side({0: 100_000}, seed=1, count=3), side({0: 200_000}, seed=2, count=3)).rows
     assert (row.verdict, row.reason) == (Verdict.UNDECIDED, "too few samples: 3")
+    assert row.needs == "8 samples a side: sweep both again"
     assert 1.5 < row.low < row.ratio < row.high
 
 

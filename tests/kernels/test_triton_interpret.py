@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-XLA_FLAGS = "--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count=2"
+XLA_FLAGS = "--xla_force_host_platform_device_count=2"
 
 
 def test_interpreted_cases():

@@ -9,7 +9,9 @@ import pytest
 
 from attn_tune.db import Database
 from attn_tune.packs import archive, manifest
+from attn_tune.packs.archive import MANIFEST, is_pack
 from attn_tune.packs.reader import read_pack
+from attn_tune.packs.writer import check_target
 from attn_tune.schema.errors import IntegrityError, StorageError
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
 
@@ -137,3 +139,21 @@ def test_reading_a_pack_writes_nothing(tmp_path, files):
     read_pack(folder)
     folder.chmod(0o755)
     assert sorted(p.name for p in folder.rglob("*")) == before
+
+
+def test_a_pack_is_a_folder_with_a_manifest_or_a_file_called_so(tmp_path):
+    for name in ("plain", "called.atpack"):
+        (tmp_path / name).mkdir()
+        assert not is_pack(tmp_path / name)
+        (tmp_path / name / MANIFEST).write_text("{}")
+        assert is_pack(tmp_path / name)
+    (tmp_path / "file.atpack").write_bytes(b"")
+    (tmp_path / "file.zip").write_bytes(b"")
+    assert (is_pack(tmp_path / "file.atpack"), is_pack(tmp_path / "file.zip")) == (True, False)
+
+
+def test_a_file_that_is_only_called_a_pack_is_not_overwritten(tmp_path):
+    path = tmp_path / "thesis.atpack"
+    path.write_text("precious")
+    with pytest.raises(StorageError, match="not overwritten"):
+        check_target(path, overwrite=True)

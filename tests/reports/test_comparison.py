@@ -68,6 +68,8 @@ def row(verdict, t, a_ns=100_000, b_ns=100_000, **changes):
         "basis": "" if alone else "medians",
         "changed": "",
         "reason": "",
+        "needs": "",
+        "bound": None if alone else 0.02,
         "a_kernel": "toy/slow",
         "a_config": '{"rows":8}',
         "b_kernel": None if alone else "toy/slow",
@@ -113,17 +115,34 @@ def test_the_page_is_the_same_twice_and_loads_nothing(frame):
 def test_the_page_draws_an_interval_for_each_ratio_and_escapes_names(frame):
     text = page(frame, SUMMARY)
     assert "toy/2|<b>" not in text
-    drawings = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
-    drawings = [drawing for drawing in drawings if drawing.find("circle") is not None]
+    drawings = [ElementTree.fromstring(svg) for svg in re.findall(r'<div class="lane">(.*?)</div>', text, re.DOTALL)]
+    drawings = [drawing for drawing in drawings if drawing.find("svg/path") is not None]
     assert re.findall(r'<li class="row (worse|better|undecided)"', text) == ["worse", "better", "undecided"]
 
     def share(shape, name):
         return float(shape.get(name).removesuffix("%"))
 
-    places = [share(drawing.find("circle"), "cx") for drawing in drawings]
+    places = [share(drawing.find("svg"), "x") for drawing in drawings]
     assert places[1] < places[2] < places[0], "less time is to the left"
-    (interval,) = (line for line in drawings[0].iter("line") if line.get("class") == "ratio")
+    interval, *ends = (line for line in drawings[0].iter("line") if line.get("class") == "whisker")
     assert share(interval, "x1") < places[0] < share(interval, "x2")
+    assert len(ends) == 2
+    (band,) = (box for box in drawings[0].iter("rect") if box.get("class") == "band")
+    assert share(band, "x") < 50 < share(band, "x") + share(band, "width") < places[0], "worse by more than the bound"
     assert all(drawing.get("width") == "100%" for drawing in drawings), "as wide as its place, however narrow that is"
     assert "toy/3" in text
+    assert "toy/<wbr/>1 fwd" in text, "a narrow screen breaks a name here, not within its numbers"
     assert "only in A" in text
+
+
+def test_a_page_without_verdicts_shows_the_pairs_and_what_would_decide_them():
+    needs = "B above 101 us or below 99.0 us; less is no difference"
+    rows = [row("undecided", t, reason="within 1.0 %", needs=needs, low=0.995, high=1.004) for t in (1, 2)]
+    rows.append(row("undecided", 3, reason="too few samples: 3", needs="8 samples a side: sweep both again"))
+    text = page(comparison.frame(rows, NAMES), SUMMARY)
+    assert "No problem is faster or slower beyond noise." in text
+    assert "2 within 1.0 %; 1 too few samples: 3." in text
+    assert "<details open" in text
+    assert text.count("0.995 to 1.004; within 1.0 %") == 2
+    assert text.count(needs) == 2
+    assert "8 samples a side" in text

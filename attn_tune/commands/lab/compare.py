@@ -151,6 +151,8 @@ def _row(row: "Compared") -> dict[str, Any]:
         "basis": str(row.basis),
         "changed": row.changed,
         "reason": row.reason,
+        "needs": row.needs,
+        "bound": row.bound,
         **both,
     }
 

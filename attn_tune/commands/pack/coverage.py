@@ -7,7 +7,7 @@ from collections import Counter
 
 import typer
 
-from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.exit_codes import FAILED
 
 
@@ -35,9 +35,9 @@ def command(path: options.PackPath, json: options.Json = False) -> None:
         output.emit_json(counts={str(r): counts[r] for r in Reach}, grades=grades, rows=rows)
     else:
         if rows:
-            import pandas as pd
+            from attn_tune.reports.pack_frames import uncovered
 
-            output.emit_frame(pd.DataFrame(rows))
+            output.emit_frame(uncovered(rows, selection.point_names()), title="Rows that do not answer here")
         summary = ", ".join(f"{counts[r]} {r}" for r in Reach)
         graded = ", ".join(f"{n} {grade}" for grade, n in sorted(grades.items()))
         output.say(f"{pack}: {summary}" + (f" ({graded} here)" if graded else ""))

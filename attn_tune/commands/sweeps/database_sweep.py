@@ -217,10 +217,10 @@ def run_sweep(
 
     strategy = (request.effort or Effort()).search
     is_shared = executor.is_shared if isinstance(executor, Fleet) else lambda: False
+    tally = Tally()
     identity = executor.identify()
     begun: set[Case] = set()
     settled: set[Case] = set()
-    tally = Tally()
     with open_lab(request.database, create=True) as database:
         plan = plan_sweep(request, identity.device, identity.environment, database, identity.device_count)
 
@@ -310,7 +310,7 @@ def record_run(
     """
     from attn_tune.tuner.run.progress import Progress, ProgressKind
 
-    run_id = database.begin_run(device=device, environment=environment, argv=sys.argv)
+    run_id = database.begin_run(device=device, environment=environment, argv=sys.argv, started_us=tally.started_us)
     ending, trials, reason = "failed", 0, "finished"
     try:
         with beating(database.path, run_id, tally):

@@ -26,6 +26,7 @@ from attn_tune.db.decide.statistics import (
 from attn_tune.db.release.conflicts import MARGIN
 from attn_tune.schema import Decision, Device, Rule, config_to_json
 from attn_tune.schema.decision import MIN_GAIN_NS
+from attn_tune.schema.words import duration
 
 # Fewer programs that both sides timed say nothing about how far two sweeps are apart.
 SHIFT_PROGRAMS = 8
@@ -74,6 +75,8 @@ class Compared:
       b: B's winner, None without one.
       verdict: the outcome.
       reason: the reason why it is undecided, empty for other verdicts.
+      needs: what would decide it, empty for other verdicts.
+      bound: the share of the slower time that a difference must exceed; None where no times are compared.
       basis: the evidence of the ratio.
       a_ns: A's time in nanoseconds.
       b_ns: B's time in nanoseconds.
@@ -87,6 +90,8 @@ class Compared:
     b: Decision | None
     verdict: Verdict
     reason: str = ""
+    needs: str = ""
+    bound: float | None = None
     basis: Basis = Basis.NONE
     a_ns: int | None = None
     b_ns: int | None = None
@@ -240,7 +245,8 @@ def _judge(
 ) -> Compared:
     if Rule.PREDICTED in (a.rule, b.rule) or not a.median_ns or not b.median_ns:
         reason = "predicted, not measured" if Rule.PREDICTED in (a.rule, b.rule) else "no time is known"
-        return Compared(a=a, b=b, verdict=Verdict.UNDECIDED, reason=reason, a_ns=a.median_ns, b_ns=b.median_ns)
+        made = Compared(a=a, b=b, verdict=Verdict.UNDECIDED, a_ns=a.median_ns, b_ns=b.median_ns)
+        return replace(made, reason=reason, needs="a sweep of both on the device")
     if ours is None or theirs is None:
         return _by_medians(a, b, max(margin, shift))
     return _by_samples(a, b, ours, theirs, margin, shift)
@@ -268,17 +274,21 @@ def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, marg
         verdict = Verdict.BETTER
     elif a_over_b.a_wins(noise=noise):
         verdict = Verdict.WORSE
-    reason = _reason(b_over_a, noise) if verdict is Verdict.UNDECIDED else ""
+    a_ns, bound = int(statistics.median(ours_ns)), max(noise, MIN_GAIN)
+    reason, needs = _reason(b_over_a, a_ns, bound, bound > margin) if verdict is Verdict.UNDECIDED else ("", "")
     if verdict is not Verdict.UNDECIDED and not pairs and (others := {*ours.disturbances, *theirs.disturbances}):
-        verdict, reason = Verdict.UNDECIDED, f"a final was disturbed: {', '.join(sorted(others))}"
+        verdict, needs = Verdict.UNDECIDED, "finals in quiet: sweep again with --no-resume"
+        reason = f"a final was disturbed: {', '.join(sorted(others))}"
     tail = (1 + CONFIDENCE) / 2
     return Compared(
         a=a,
         b=b,
         verdict=verdict,
         reason=reason,
+        needs=needs,
+        bound=bound,
         basis=basis,
-        a_ns=int(statistics.median(ours_ns)),
+        a_ns=a_ns,
         b_ns=int(statistics.median(theirs_ns)),
         ratio=b_over_a.ratio,
         low=b_over_a.quantile(1 - tail) if b_over_a.count >= FEW else 1 / a_over_b.extremes,
@@ -287,19 +297,32 @@ def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, marg
     )
 
 
-def _reason(b_over_a: Comparison, noise: float) -> str:
-    """The reason why a comparison tells no difference."""
+def _reason(b_over_a: Comparison, a_ns: int, bound: float, is_noise: bool) -> tuple[str, str]:
+    """The reason why a comparison tells no difference, and what would decide it."""
     if b_over_a.count < FEW:
-        return f"too few samples: {b_over_a.count}"
-    return _small(b_over_a.ratio, b_over_a.difference_ns, noise) or "could be chance"
+        return _few(b_over_a.count)
+    if small := _small(b_over_a.ratio, b_over_a.difference_ns, bound):
+        return small, _beyond(a_ns, bound, is_noise)
+    return "could be chance", "more samples: sweep both again"
 
 
-def _small(ratio: float, difference_ns: float, noise: float) -> str:
+def _few(samples: int) -> tuple[str, str]:
+    return f"too few samples: {samples}", f"{FEW} samples a side: sweep both again"
+
+
+def _small(ratio: float, difference_ns: float, bound: float) -> str:
     """The bound that a difference does not exceed; empty where it exceeds all."""
     share = 1 - min(ratio, 1 / ratio)
-    if share <= max(noise, MIN_GAIN):
-        return f"within {100 * max(noise, MIN_GAIN):.1f} %"
+    if share <= bound:
+        return f"within {100 * bound:.1f} %"
     return f"within {MIN_GAIN_NS / 1000:g} us" if abs(difference_ns) <= MIN_GAIN_NS else ""
+
+
+def _beyond(a_ns: int, bound: float, is_noise: bool) -> str:
+    """The times of B that would be a difference; ``is_noise`` where less noise would lower the bound."""
+    high, low = max(a_ns / (1 - bound), a_ns + MIN_GAIN_NS), min(a_ns * (1 - bound), a_ns - MIN_GAIN_NS)
+    words = f"B above {duration(high)}" + (f" or below {duration(low)}" if low > 0 else "")
+    return f"{words}, or less noise: sweep again in quiet" if is_noise else f"{words}; less is no difference"
 
 
 def _by_medians(a: Decision, b: Decision, noise: float) -> Compared:
@@ -317,14 +340,17 @@ def _by_medians(a: Decision, b: Decision, noise: float) -> Compared:
         ratio=ratio,
     )
     if a.regret_bound is None or b.regret_bound is None:
-        return replace(made, reason="medians without a bound of their noise")
+        needs = "lab databases in place of packs, or rows with a regret bound"
+        return replace(made, reason="medians without a bound of their noise", needs=needs)
     if (samples := min(a.samples, b.samples)) < FEW:
-        return replace(made, reason=f"too few samples: {samples}")
+        reason, needs = _few(samples)
+        return replace(made, reason=reason, needs=needs)
     slack = (1 + max(noise, MARGIN)) * (1 + a.regret_bound) * (1 + b.regret_bound)
-    made = replace(made, low=ratio / slack, high=ratio * slack)
     # The same measure as for samples, a share of the slower time.
-    if reason := _small(ratio, difference, 1 - 1 / slack):
-        return replace(made, reason=reason)
+    bound = max(1 - 1 / slack, MIN_GAIN)
+    made = replace(made, low=ratio / slack, high=ratio * slack, bound=bound)
+    if reason := _small(ratio, difference, bound):
+        return replace(made, reason=reason, needs=_beyond(a.median_ns, bound, is_noise=True))
     return replace(made, verdict=Verdict.WORSE if ratio > 1 else Verdict.BETTER)
 
 
@@ -335,5 +361,6 @@ def _corrected(rows: list[Compared]) -> list[Compared]:
     for place, keep in zip(tested, stays, strict=True):
         if not keep and rows[place].verdict is not Verdict.UNDECIDED:
             reason = f"could be chance among {len(tested)} comparisons" if len(tested) > 1 else "could be chance"
-            rows[place] = replace(rows[place], verdict=Verdict.UNDECIDED, reason=reason)
+            needs = "more samples: sweep both again" + (", or fewer problems at once" if len(tested) > 1 else "")
+            rows[place] = replace(rows[place], verdict=Verdict.UNDECIDED, reason=reason, needs=needs)
     return rows

@@ -89,8 +89,9 @@ def add_run(
     device: Device,
     environment: Environment,
     argv: Sequence[str],
+    started_us: int | None = None,
 ) -> int:
-    """Adds a run of this process inside the caller's transaction, and returns its id."""
+    """Adds a run of this process inside the caller's transaction, and returns its id; it starts now by default."""
     now = time_text(now_us())
     values = {
         "uid": secrets.token_hex(16),
@@ -100,7 +101,7 @@ def add_run(
         "argv": json.dumps(list(argv)),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "started": now,
+        "started": now if started_us is None else time_text(started_us),
         "heartbeat": now,
     }
     return insert(connection, "run", values)

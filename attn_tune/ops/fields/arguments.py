@@ -1,5 +1,6 @@
 """Checks of the arguments that every public op takes."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -80,14 +81,17 @@ def static_float(name: str, value: Any) -> float:
     """``value`` as a Python float.
 
     Raises:
-      UsageError: it is traced, or not a number.
+      UsageError: it is traced, not a number, or not finite.
     """
     if isinstance(value, Tracer):
         raise UsageError(f"{name} must be a Python number, not a traced value: it decides the kernel")
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise UsageError(f"{name} must be a number, got {shown(value)}") from None
+    if not math.isfinite(number):
+        raise UsageError(f"{name} must be finite, got {number}")
+    return number
 
 
 def dtype_name(name: str, dtype: Any) -> str:

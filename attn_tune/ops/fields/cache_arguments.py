@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -121,7 +122,8 @@ def check_scales(
     """The kind of scales, and both as float32.
 
     Raises:
-      UsageError: one is missing, the cache has no codes, or a shape that no kind has.
+      UsageError: one is missing, the cache has no codes, a shape that no kind has, or a factor of Python or numpy that
+        is not finite. Factors of JAX are on the device and are not looked at.
     """
     if (given[0] is None) != (given[1] is None):
         raise UsageError(f"{'v_scale' if given[1] is None else 'k_scale'} is missing: give both scales, or none")
@@ -142,7 +144,12 @@ def check_scales(
             raise UsageError(f"{name} must be one number, [{sizes['head']}] or {list(tokens)}, got {list(scale.shape)}")
     if scales[0].shape != scales[1].shape:
         raise UsageError(f"k_scale and v_scale must have one shape, got {scales[0].shape} and {scales[1].shape}")
-    return kinds[scales[0].shape], (scales[0], scales[1])
+    kind = kinds[scales[0].shape]
+    for name, scale in zip(("k_scale", "v_scale"), given, strict=True):
+        # Those of tokens that no query sees may be anything.
+        if kind != "token" and not isinstance(scale, jax.Array) and not np.isfinite(scale).all():
+            raise UsageError(f"{name} must be finite, got {shown(scale)}")
+    return kind, (scales[0], scales[1])
 
 
 def check_heads(query: Array, k: Array, layout: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from attn_tune.reports.page.markup import Markup, element
+from attn_tune.reports.page.markup import Markup, breakable, element
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,11 +82,8 @@ class PageData:
     def label(self, signature: str, *more: str, device: str = "") -> Markup:
         """The heading of an item: the problem, then lesser words. The device is named where there are several."""
         lesser = [word for word in (*more, device if len(self.devices) > 1 else "") if word]
-        return Markup(
-            element("b", self.name(signature)) + element("span", " · ".join(lesser), class_="sub")
-            if lesser
-            else element("b", self.name(signature))
-        )
+        name = element("b", breakable(self.name(signature)))
+        return Markup(name + element("span", " · ".join(lesser), class_="sub")) if lesser else name
 
 
 def fitting[T](items: Iterable[T], make: Callable[[T], Markup], budget: int) -> tuple[list[Markup], int]:

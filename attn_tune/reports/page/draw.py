@@ -98,6 +98,22 @@ def grid_lines(scale: Scale, height: float, *, most: int = 6) -> Markup:
     return joined(line(scale.at(tick), 0, scale.at(tick), height, "grid") for tick in scale.ticks(most))
 
 
+def track(scale: Scale, height: float, words: str, *shapes: Any) -> Markup:
+    """The picture of one row: faint lines at the ticks, and ``shapes`` that ``words`` say."""
+    return svg(title(words), grid_lines(scale, height), *shapes, height=height, label=words, class_="track")
+
+
+def whisker(scale: Scale, low: float, high: float, y: float) -> Markup:
+    """An interval: a line with an end mark on either side."""
+    ends = [line(scale.at(x), y - 4, scale.at(x), y + 4, "whisker") for x in (low, high)]
+    return joined([line(scale.at(low), y, scale.at(high), y, "whisker"), *ends])
+
+
+def unit(scale: Scale, height: float) -> Markup:
+    """The line at 1, where nothing is gained or lost."""
+    return line(scale.at(1.0), 0, scale.at(1.0), height, "unit")
+
+
 def ladder(
     y: Scale, height: float, label: Callable[[float], str], *, width: int, most: int = 6
 ) -> tuple[list[Markup], Markup]:

@@ -66,6 +66,11 @@ def percent(share: float) -> str:
     return f"{number(100.0 * share)}%"
 
 
+def breakable(name: str) -> Markup:
+    """The name of a problem, which a narrow screen breaks behind a slash before it breaks a number."""
+    return joined(name.split("/"), "/<wbr/>")
+
+
 def table(headers: Iterable[Any], rows: Iterable[Iterable[Any]], *, numeric: Iterable[int] = (), **more: Any) -> Markup:
     """A table in a frame that scrolls sideways; the columns ``numeric`` stand to the right.
 

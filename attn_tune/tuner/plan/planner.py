@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attn_tune.kernels.spec import LIBRARIES, KernelSpec, Search
+from attn_tune.kernels.spec import LIBRARIES, KernelSpec
 from attn_tune.runtime.lookup.question import missing
 from attn_tune.schema.config import config_digest, config_to_dict
 from attn_tune.schema.device import Device
@@ -58,7 +58,7 @@ class _Planner:
 
         search = spec.searches.get(case.direction)
         problem = case.op.from_signature(case.signature)
-        reason = _kernel_reason(spec, search, problem, case.direction, self.device)
+        reason = refusal(spec, problem, case.direction, self.device)
         reason = reason or self._lacks_devices(case.op.device_count(problem))
         if search is None or reason:
             return left_out(Status.UNSUPPORTED, reason)
@@ -214,8 +214,9 @@ def make_plan(
     return Plan(device=device, cases=tuple(cases))
 
 
-def _kernel_reason(spec: KernelSpec, search: Search | None, problem: Any, direction: str, device: Device) -> str:
-    if search is None:
+def refusal(spec: KernelSpec, problem: Any, direction: str, device: Device) -> str:
+    """The reason why a kernel cannot do a problem, or cannot run here at all; empty where it can."""
+    if direction not in spec.searches:
         return f"{spec.id} does not implement {direction}"
     return missing(spec) or spec.unsupported(problem, direction, device) or ""
 

@@ -16,7 +16,6 @@ def results():
     environment = os.environ | {
         "TRITON_INTERPRET": "1",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_cpu_multi_thread_eigen=false",
     }
     done = subprocess.run(
         [sys.executable, "-m", "tests.kernels.flash_attention.triton_cases"],

@@ -1,10 +1,7 @@
 """Per-device shapes: under shard_map, and where shardings are part of types. In a process with eight CPU devices."""
 
-import subprocess
-import sys
-from pathlib import Path
+from tests.several_devices import run_with_devices
 
-ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import jax, jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
@@ -59,20 +56,9 @@ with jax.set_mesh(typed):
 
 
 def test_shapes_of_sharded_programs_are_those_of_one_device():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={
-            "PATH": "/usr/bin:/bin",
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        },
-    )
-    assert done.returncode == 0, done.stderr
+    printed = run_with_devices(8, "-c", PROGRAM)
     local = "fwd:b=2 t=32 s=32 n=2 k=2 h=16 v=16 dtype=bfloat16"
-    lines = done.stdout.splitlines()
+    lines = printed.splitlines()
     assert lines[:6] == [
         f"{name} {local} causal=1:1 | " for name in ("shard_map",) * 2 + ("ours",) * 2 + ("checked",) * 2
     ]

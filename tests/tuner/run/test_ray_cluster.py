@@ -58,7 +58,6 @@ def cluster(monkeypatch):
     """One processor on each node; they inherit this process's environment."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(PLANTED)]))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("XLA_FLAGS", f"{os.environ['XLA_FLAGS']} --xla_cpu_multi_thread_eigen=false")
     for name, value in LIMITS.items():
         monkeypatch.setenv(name, value)
     import ray

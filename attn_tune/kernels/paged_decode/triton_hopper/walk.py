@@ -211,7 +211,7 @@ def _step(
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """One tile of keys: accumulator [64, half] and maximum [64] with it, and the denominator of the group's own keys."""
+    """One tile of keys: accumulator [64, half], maximum [64], and the denominator of the keys of the own logits."""
     LATE_SCALE: gl.constexpr = static.dot_scale if static.soft_cap is None else static.soft_cap
     stage, phase = stage_of(tile, plan)
     first = (stretch.block + j) * _KEYS

@@ -46,12 +46,11 @@ def _row(data: PageData, row: Any, scale: Scale) -> Markup:
     error = "not compared" if pd.isna(row.worst_error) else f"error {row.worst_error:.2f} of what is allowed"
     spoken = f"{row.kernel}: {duration(row.median_ns)}, {row.ratio:.2f} times the fastest, {error}"
     shapes = [
-        draw.grid_lines(scale, HEIGHT),
         draw.box(one, 4, end - one, HEIGHT - 8, class_="bar"),
-        draw.line(one, 0, one, HEIGHT, "unit"),
+        draw.unit(scale, HEIGHT),
         draw.mark(end, HEIGHT / 2, "square", class_="win" if row.ratio == 1 else "tie"),
     ]
-    track = draw.svg(*shapes, height=HEIGHT, label=spoken, class_="track")
+    track = draw.track(scale, HEIGHT, spoken, *shapes)
     how_far = "" if row.ratio == 1 else f"{row.ratio:.2f}×, "
     value = element("b", duration(row.median_ns)) + element("span", f"{how_far}{error}", class_="sub")
     name = data.label(row.signature, row.direction, row.kernel, device=row.device)

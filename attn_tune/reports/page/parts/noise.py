@@ -68,12 +68,12 @@ def _spread_row(data: PageData, row: Any, scale: Scale) -> Markup:
     low, middle, high = (scale.at(max(float(v), 1e-5)) for v in (row.low, row.middle, row.high))
     y = HEIGHT / 2
     words = f"median {100 * row.middle:.2f} %, eight of ten trials {100 * row.low:.2f} to {100 * row.high:.2f} %"
-    shapes = [draw.grid_lines(scale, HEIGHT), draw.line(low, y, high, y, "span"), draw.dot(middle, y, 4, class_="win")]
+    shapes = [draw.line(low, y, high, y, "span"), draw.dot(middle, y, 4, class_="win")]
     name = data.label(row.signature, row.direction, device=row.device)
     value = Markup(
         element("b", f"{100 * row.middle:.2f} %") + element("span", counted(int(row.trials), "trial"), class_="sub")
     )
-    track = draw.svg(*shapes, height=HEIGHT, label=words, class_="track")
+    track = draw.track(scale, HEIGHT, words, *shapes)
     return draw.row(name, track, value, **data.marks(signature=row.signature, device=row.device))
 
 

@@ -93,14 +93,14 @@ def _scale(group: pd.DataFrame) -> Scale:
 def _row(data: PageData, scale: Scale, row: Any) -> Markup:
     name = data.label(row.signature, row.direction, row.kernel, device=row.device)
     end = scale.at(row.share)
-    shapes = [draw.grid_lines(scale, HEIGHT), draw.box(0, 4, end, HEIGHT - 8, class_=f"bar b-{row.bound}")]
+    shapes = [draw.box(0, 4, end, HEIGHT - 8, class_=f"bar b-{row.bound}")]
     if row.bound not in _UNITS:
-        shapes.append(draw.line(scale.at(1.0), 0, scale.at(1.0), HEIGHT, "unit"))
+        shapes.append(draw.unit(scale, HEIGHT))
         limit, unit, is_measured = _limit(row)
         rate = row.tflops if row.bound == "compute" else row.tb_s
         how = "measured" if is_measured else "published"
         value = [
-            element("b", f"{100 * row.share:.0f} %"),
+            element("b", f"{100 * row.share:.{0 if row.share >= 0.01 else 2}f} %"),
             element("span", f"{_rate(rate, unit)} of {limit:g} {unit}, {how}", class_="sub"),
         ]
         spoken = f"{100 * row.share:.1f} % of {limit:g} {unit} ({how})"
@@ -109,7 +109,7 @@ def _row(data: PageData, scale: Scale, row: Any) -> Markup:
         rates.append(_rate(row.tb_s, "TB/s"))
         value = [element("b", rates[0]), element("span", *rates[1:], class_="sub")]
         spoken = ", ".join(rates)
-    track = draw.svg(*shapes, height=HEIGHT, label=spoken, class_="track")
+    track = draw.track(scale, HEIGHT, spoken, *shapes)
     return draw.row(name, track, joined(value), **data.marks(signature=row.signature, device=row.device))
 
 

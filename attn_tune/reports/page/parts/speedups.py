@@ -71,16 +71,14 @@ def _row(data: PageData, row: Any, scale: Scale) -> Markup:
 def _track(row: Any, scale: Scale) -> Markup:
     one, end = scale.at(1.0), scale.at(row.speedup)
     is_tie = row.rule == Rule.TIE
-    shapes: list[Any] = [draw.grid_lines(scale, HEIGHT)]
+    shapes: list[Any] = []
     if not is_tie:
         shapes.append(draw.box(min(one, end), 5, abs(end - one), HEIGHT - 10, class_="bar"))
     if pd.notna(row.low):
-        low, high = scale.at(row.low), scale.at(row.high)
-        shapes += [draw.line(low, _MIDDLE, high, _MIDDLE, "whisker")]
-        shapes += [draw.line(x, _MIDDLE - 4, x, _MIDDLE + 4, "whisker") for x in (low, high)]
-    shapes.append(draw.line(one, 0, one, HEIGHT, "unit"))
+        shapes.append(draw.whisker(scale, row.low, row.high, _MIDDLE))
+    shapes.append(draw.unit(scale, HEIGHT))
     shapes.append(draw.mark(end, _MIDDLE, "diamond" if is_tie else "square", class_="tie" if is_tie else "win"))
-    return draw.svg(draw.title(_spoken(row)), *shapes, height=HEIGHT, label=_spoken(row), class_="track")
+    return draw.track(scale, HEIGHT, _spoken(row), *shapes)
 
 
 def _interval(row: Any) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from attn_tune.schema.errors import StorageError
+from attn_tune.schema.words import command_words
 from attn_tune.tuner.run.executor import Interrupted
 
 _POLL_S = 0.5
@@ -162,6 +163,5 @@ def leased(
 
 
 def _myself() -> str:
-    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
     since = time.strftime("%Y-%m-%d %H:%M:%S")
-    return f"process {os.getpid()} since {since} ({command})"[:_MOST_TEXT]
+    return f"process {os.getpid()} since {since} ({command_words(sys.argv)})"[:_MOST_TEXT]

@@ -5,9 +5,9 @@ import pytest
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import Shortage, UsageError
 from attn_tune.schema.trial import Resources, Status
-from attn_tune.tuner.offline.compiler_log import CompilerLog
 from attn_tune.tuner.offline.compilers.protocol import Compiled
 from attn_tune.tuner.protocol import ConfigRef
+from tools.audit.journal import Journal
 
 SIZES = {"batch": 1, "num_q_heads": 2, "num_kv_heads": 2, "head_dim": 64, "v_head_dim": 64}
 SIGNATURE = Problem(**SIZES, q_len=512, kv_len=512).signature
@@ -45,7 +45,7 @@ def refs(*blocks):
 def ask(path, *blocks, whole=False, scope="here"):
     """Returns the answers by position, and the compilations that reached the compiler."""
     compiler = OwnCompiler()
-    pool = CompilerLog(path).wrap(compiler, lambda ref: scope)
+    pool = Journal(path).wrap(compiler, lambda ref: scope)
     return dict(pool.compile(refs(*blocks), whole=whole)), compiler.asked
 
 
@@ -79,5 +79,5 @@ def test_a_file_that_is_no_log_is_left_as_it_is(tmp_path, text):
     path = tmp_path / "j.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError, match=r"j\.jsonl is not a journal"):
-        CompilerLog(path)
+        Journal(path)
     assert path.read_text() == text

@@ -9,14 +9,14 @@ from typing import Any
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.trial import Resources, Shortage, Status
-from attn_tune.tuner.offline.audit import Compiler
 from attn_tune.tuner.offline.compilers.protocol import Compiled
 from attn_tune.tuner.protocol import ConfigRef
+from tools.audit.claims import Compiler
 
 _HEADER = {"format": "attn-tune compiler journal", "version": 1}
 
 
-class CompilerLog:
+class Journal:
     """The answers in one file. Each is written as it comes, by one process at a time."""
 
     def __init__(self, path: str | Path):
@@ -68,7 +68,7 @@ class CompilerLog:
 
 
 class _Recorded:
-    def __init__(self, log: CompilerLog, compiler: Compiler, scope: Callable[[ConfigRef], object]):
+    def __init__(self, log: Journal, compiler: Compiler, scope: Callable[[ConfigRef], object]):
         self._log, self._compiler, self._scope = log, compiler, scope
 
     def compile(self, refs: Sequence[ConfigRef], *, whole: bool = False) -> Iterator[tuple[int, Compiled]]:

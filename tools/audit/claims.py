@@ -21,7 +21,7 @@ type Config = Mapping[str, Any]
 
 
 class Compiler(Protocol):
-    """The compiler that claims are put to: a ``CompilePool``, or one wrapped by a ``CompilerLog``."""
+    """The compiler that claims are put to: a ``CompilePool``, or one wrapped by a ``Journal``."""
 
     def compile(self, refs: Sequence[ConfigRef], *, whole: bool = False) -> Iterator[tuple[int, Compiled]]:
         """Yield ``(index, result)`` of each, as they end."""
@@ -59,27 +59,20 @@ class Checked:
     compiled: Compiled
 
     @property
-    def fits(self) -> bool:
-        """Whether the compiler took it."""
-        return self.compiled.status is Status.COMPILED
-
-    @property
     def spills(self) -> bool:
         """Whether it fits, but the registers of a GPU do not: a refusal that costs nothing."""
         resources = self.compiled.resources
-        return self.fits and resources.registers is not None and bool(resources.spill_bytes)
+        return resources.registers is not None and bool(resources.spill_bytes)
 
     @property
-    def is_known(self) -> bool:
-        """Whether the compiler came to an end: XLA takes minutes for some whole programs."""
-        return self.compiled.status is not Status.TIMED_OUT
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether the claim does not hold."""
+    def verdict(self) -> str:
+        """``right`` or ``wrong``; ``unknown`` where the compiler came to no end, as XLA takes minutes for some."""
+        if self.compiled.status is Status.TIMED_OUT:
+            return "unknown"
+        fits = self.compiled.status is Status.COMPILED
         if self.claim is Claim.FEASIBLE:
-            return self.is_known and not self.fits
-        return self.fits and not (self.claim is Claim.REFUSED and self.spills)
+            return "right" if fits else "wrong"
+        return "wrong" if fits and not (self.claim is Claim.REFUSED and self.spills) else "right"
 
 
 @dataclass(frozen=True, kw_only=True)

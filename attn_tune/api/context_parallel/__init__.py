@@ -1,0 +1,1 @@
+"""Attention whose sequence is sharded over the devices of a mesh."""

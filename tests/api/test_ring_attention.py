@@ -1,0 +1,145 @@
+"""``ring_attention`` beside dense attention over whole sequences, on eight devices; layouts, transfers, refusals."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn_tune
+from attn_tune.api.context_parallel.hops import Ring, band_of
+from attn_tune.api.context_parallel.layouts import Layout
+from attn_tune.api.context_parallel.ring_attention import strategy_of
+from attn_tune.ops.masks.mask_info import MaskInfo
+from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api.ring_attention_sharded import CASES
+
+
+@pytest.fixture(scope="module")
+def results():
+    flags = "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.api.ring_attention_sharded"],
+        env=os.environ | {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flags}", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_ring_attention_and_its_gradients_are_those_of_the_whole_sequence(results, name):
+    assert results[name] < (0.06 if "bfloat16" in name else 5e-6)
+
+
+@pytest.mark.slow
+def test_a_causal_ring_gathers_nothing_and_passes_keys_and_values_seven_times(results):
+    # Of eight devices: keys and values on their way in each direction, and their gradients home.
+    assert results["transfers"]["zigzag"] == [[2 * 7, 0], [6 * 7, 0]]
+
+
+@pytest.mark.slow
+def test_hops_beyond_a_window_are_left_out_of_a_ring(results):
+    assert results["transfers"]["window"] == [[2, 0], [6, 0]]
+
+
+@pytest.mark.slow
+def test_decoding_over_a_sharded_cache_is_that_over_a_whole_one(results):
+    assert results["decoded"] < 5e-6
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "striped"])
+@pytest.mark.parametrize("axis", [1, -2])
+def test_positions_of_a_shard_are_those_of_its_tokens(layout, axis):
+    shard, unshard = (getattr(attn_tune, f"{layout}_{word}") for word in ("shard", "unshard"))
+    tokens = np.broadcast_to(np.arange(24, dtype=np.int32)[None, :, None], (2, 24, 3))
+    dealt = shard(tokens, axis, 4)
+    np.testing.assert_array_equal(unshard(dealt, axis, 4), tokens)
+    positions = functools.partial(attn_tune.local_positions, 6, "cp", layout)
+    found = jax.vmap(lambda _: positions(), axis_name="cp")(jnp.zeros(4))
+    np.testing.assert_array_equal(found.reshape(-1), dealt[0, :, 0])
+
+
+def test_a_band_of_a_ring_is_what_the_bounds_leave_of_a_square():
+    length = 5
+    row, column = np.indices((length, length))
+    for most in (None, *range(-6, 7)):
+        for least in (None, *range(-6, 7)):
+            if most is not None and least is not None and least > most:
+                continue
+            seen = np.ones((length, length), bool)
+            seen &= True if most is None else row - column <= most
+            seen &= True if least is None else row - column >= least
+            band = band_of(length, most, least)
+            if band is None:
+                assert not seen.any()
+                continue
+            rest = seen.copy()
+            rest[band.rows, band.keys] = False
+            assert not rest.any()
+            cut = seen[band.rows, band.keys]
+            assert cut.any(axis=0).all() or cut.any(axis=1).all()
+            mask = MaskInfo(sliding_window=band.window)
+            assert cut.shape[0] == cut.shape[1]
+            dense = mask.get_or_compute_attention_mask(*cut.shape)
+            np.testing.assert_array_equal(np.ones_like(cut) if dense is None else dense[0, 0], cut)
+
+
+def test_a_ring_of_short_shards_exchanges_heads_where_they_divide():
+    shape = {"T": 512, "N": 32, "K": 8}
+    chosen = functools.partial(strategy_of, Ring("cp", 8, Layout.ZIGZAG), mask=MaskInfo(causal=True))
+    assert chosen(shape) == "ulysses"
+    assert chosen(shape | {"K": 4}) == "ring"
+    assert chosen(shape | {"T": 8192}) == "ring"
+    windowed = MaskInfo(causal=True, sliding_window=128)
+    assert strategy_of(Ring("cp", 8, Layout.ZIGZAG), shape, windowed) == "ring"
+
+
+def called(size=4, tokens=8, **arguments):
+    arrays = [jnp.zeros((size, 1, tokens, heads, 8)) for heads in (4, 2, 2)]
+    arrays = [arguments.pop(name, x) for name, x in zip(("query", "key", "value"), arrays, strict=True)]
+    call = functools.partial(attn_tune.ring_attention, **{"axis_name": "cp"} | arguments)
+    return jax.eval_shape(jax.vmap(call, axis_name="cp"), *arrays)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"axis_name": "sequence"}, "axis_name 'sequence' is not bound here: call it inside jax.shard_map"),
+        ({"layout": "zig"}, "layout 'zig'"),
+        ({"strategy": "rings"}, "strategy 'rings'"),
+        ({"tokens": 7}, "a shard of 7 tokens has no two equal chunks, which layout='zigzag' needs: pad"),
+        ({"query": jnp.zeros((4, 1, 6, 4, 8))}, "query has 6 tokens on a device and key 8: .* call flash_attention"),
+        ({"chunks": 3}, "chunks must divide the 2 key/value heads, got 3"),
+        ({"lengths": jnp.zeros(2, jnp.int32)}, r"lengths must be integers \[1\], got int32\[2\]"),
+        ({"kv_segment_ids": jnp.zeros((1, 8), jnp.int32)}, "q_segment_ids is missing"),
+        ({"causal": None}, "causal must be True or False"),
+        ({"platform": "cuda", "strategy": "ring"}, "unknown kernel of flash_attention 'cuda'"),
+    ],
+)
+def test_a_malformed_argument_of_ring_attention_is_named(arguments, words):
+    with pytest.raises(UsageError, match=words):
+        called(**arguments)
+
+
+def test_ulysses_refuses_heads_that_do_not_divide():
+    with pytest.raises(UnsupportedError, match=r"each of 4 devices its share of the 2 key/value heads.*'ring'"):
+        called(strategy="ulysses")
+
+
+def test_sequences_that_a_layout_does_not_divide_are_refused():
+    with pytest.raises(UsageError, match="axis 0 has 12 tokens, which 8 equal parts of layout='zigzag' do not divide"):
+        attn_tune.zigzag_shard(jnp.zeros(12), 0, 4)
+
+
+def test_merge_over_axis_names_arrays_that_do_not_fit():
+    with pytest.raises(UsageError, match=r"lse must be float32\[2, 3\], the axes of out but the last"):
+        jax.vmap(lambda x: attn_tune.merge_over_axis(x, x, "cp"), axis_name="cp")(jnp.zeros((4, 2, 3, 8)))
