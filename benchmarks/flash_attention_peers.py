@@ -38,6 +38,9 @@ _PACKAGES = (
     "triton",
     "tokamax",
     "ejkernel",
+    "fa4-jax",
+    "flash-attn3-jax",
+    "nvidia-cutlass-dsl",
     "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13",
 )

@@ -15,6 +15,8 @@ type Arrays = Mapping[str, Any]
 type Attend = Callable[[Arrays], Any]
 
 AUTO, TRITON, CUDNN = "attn-tune auto", "attn-tune triton", "jax.nn cuDNN"
+# With the configs that the active packs have for it; beside it the table of the library.
+FA4 = "attn-tune fa4"
 OURS = "attn-tune "
 
 
@@ -45,12 +47,18 @@ def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False) -> list[Pe
         Peer(name=AUTO, build=lambda p, x: _ours(p)),
         Peer(name=TRITON, build=lambda p, x: _ours_in_triton(p)),
     ]
+    found += [
+        Peer(name=FA4, build=lambda p, x: _ours_in_fa4(p)),
+        Peer(name=f"{FA4} default", build=lambda p, x: _heuristic(p, "fa4")),
+    ]
     if untuned:
-        found.append(Peer(name="attn-tune triton untuned", build=lambda p, x: _heuristic(p)))
+        found.append(Peer(name="attn-tune triton untuned", build=lambda p, x: _heuristic(p, "triton")))
     if xla:
         found.append(Peer(name="attn-tune xla", build=lambda p, x: _ours(p, platform="xla")))
     found += [
         Peer(name=CUDNN, build=others.cudnn),
+        Peer(name="fa4-jax", build=others.fa4),
+        Peer(name="flash-attn3-jax", build=others.fa3),
         Peer(name="jax Mosaic GPU", build=others.jax_mosaic),
         Peer(name="jax Pallas Triton", build=others.jax_triton),
     ]
@@ -115,16 +123,29 @@ def _ours_in_triton(problem: Problem) -> Attend | str:
     return _ours(problem, platform={"fwd": forward, "bwd": "triton"})
 
 
-def _heuristic(problem: Problem) -> Attend | str:
+def _ours_in_fa4(problem: Problem) -> Attend | str:
+    return _refusal(problem, "fa4") or _ours(problem, platform="fa4")
+
+
+def _heuristic(problem: Problem, kernel: str) -> Attend | str:
     from attn_tune.devices.identity import current_device
     from attn_tune.kernels.registry import get_kernel
 
-    spec, device = get_kernel("flash_attention/triton"), current_device()
-    reason = spec.unsupported(problem, "fwd", device)
-    if reason:
+    if reason := _refusal(problem, kernel):
         return reason
-    cfg = {name: search.heuristic(problem, device) for name, search in spec.searches.items()}
-    return _ours(problem, platform="triton", cfg=cfg)
+    searches, device = get_kernel(f"flash_attention/{kernel}").searches, current_device()
+    cfg = {name: search.heuristic(problem, device) for name, search in searches.items()}
+    return _ours(problem, platform=kernel, cfg=cfg)
+
+
+def _refusal(problem: Problem, kernel: str) -> str | None:
+    """The first reason why one of our kernels cannot do a direction of the problem here."""
+    from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.registry import get_kernel
+    from attn_tune.runtime.lookup.question import unsupported
+
+    spec, device = get_kernel(f"flash_attention/{kernel}"), current_device()
+    return next(filter(None, (unsupported(spec, problem, d, device) for d in spec.searches)), None)
 
 
 def _tune(attend: Attend, arrays: Arrays) -> None:

@@ -194,6 +194,54 @@ def ejkernel(p: Problem, x: Arrays) -> Any:
     return attend
 
 
+def fa4(p: Problem, x: Arrays) -> Any:
+    """``fa4_jax.flash_attn``: FlashAttention-4, whose tiles follow from the head dim alone."""
+    if importlib.util.find_spec("fa4_jax") is None:
+        return "fa4-jax is not installed"
+    if reason := _lacks(p, "fa4-jax", "cap", "sinks", "dropout", "bias") or _of_two_bytes(p, "fa4-jax"):
+        return reason
+    if p.has_segments and "offsets" not in x:
+        return "fa4-jax takes documents end to end in a batch of one, or a function of indices"
+    from fa4_jax import flash_attn, flash_attn_varlen
+
+    options = {"causal": p.causal, "scale": p.scale}
+    if p.window != (None, None):
+        options["window_size"] = p.bounds
+
+    def attend(x: Arrays) -> Any:
+        q, k, v = x["q"], x["k"], x["v"]
+        if "offsets" not in x:
+            return flash_attn(q, k, v, **options)
+        return flash_attn_varlen(q[0], k[0], v[0], x["offsets"], x["offsets"], **options)[None]
+
+    return attend
+
+
+def fa3(p: Problem, x: Arrays) -> Any:
+    """``flash_attn3_jax.flash_mha``: FlashAttention-3, compiled for head dim 128 in its published wheels."""
+    name = "flash-attn3-jax"
+    if importlib.util.find_spec("flash_attn3_jax") is None:
+        return f"{name} is not installed"
+    lacking = _lacks(p, name, "cap", "sinks", "dropout", "bias", "segments")
+    if reason := lacking or _of_two_bytes(p, name):
+        return reason
+    if (p.head_dim, p.v_head_dim) != (128, 128):
+        return f"the wheel of {name} is for head dim 128, not {p.head_dim} and {p.v_head_dim}"
+    from flash_attn3_jax import flash_mha
+
+    # It writes -1 where nothing is hidden on that side.
+    window = tuple(-1 if edge is None else edge for edge in p.bounds) if p.window != (None, None) else (-1, -1)
+
+    def attend(x: Arrays) -> Any:
+        return flash_mha(x["q"], x["k"], x["v"], softmax_scale=p.scale, is_causal=p.causal, window_size=window)
+
+    return attend
+
+
+def _of_two_bytes(p: Problem, name: str) -> str | None:
+    return None if p.dtype in _SIXTEEN_BITS else f"{name} takes float16 and bfloat16"
+
+
 def _lacks(p: Problem, name: str, *features: str) -> str | None:
     """The first of ``features`` that the problem asks for."""
     asked = {

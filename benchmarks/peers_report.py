@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peers import AUTO, CUDNN, OURS, TRITON
+from peers import AUTO, CUDNN, FA4, OURS, TRITON
 
 from attn_tune.db.decide.statistics import MIN_GAIN, compare_paired
 from attn_tune.schema.decision import MIN_GAIN_NS
@@ -89,7 +89,9 @@ def markdown(files: Iterable[Sequence[Row]]) -> str:
         _versus_table(found),
         _summary(list(found.values()), _faster_and_wrong(found, by_key), unmeasured),
         "### our Triton kernel and cuDNN: cuDNN's time over ours",
-        _triton_table(by_key),
+        _ratios(by_key, TRITON, CUDNN, plain=True),
+        "### FlashAttention-4: the time of its own table over that of our configs for it",
+        _ratios(by_key, FA4, f"{FA4} default"),
         "### what a feature costs: auto's time a visible pair over that of the plain row",
         _feature_table(by_key),
     ]
@@ -151,13 +153,13 @@ def _summary(found: Sequence[Versus], faster_and_wrong: Sequence[str], unmeasure
     return "\n".join(f"- {text}" for text in lines)
 
 
-def _triton_table(by_key: Mapping[tuple[str, str], Race]) -> str:
-    """Plain rows, one a line, and their geometric mean a head dim."""
+def _ratios(by_key: Mapping[tuple[str, str], Race], mine: str, other: str, *, plain: bool = False) -> str:
+    """Time of ``other`` over that of ``mine``: a line a row, with ``plain`` of plain rows, and the mean a head dim."""
     lines, relative = [], {}
     for point in dict.fromkeys(point for point, _ in by_key):
-        ours, theirs = (_times(by_key, point, name) for name in (TRITON, CUDNN))
+        ours, theirs = (_times(by_key, point, name) for name in (mine, other))
         values = _values(by_key, point)
-        if not ours or not theirs or _is_special(values):
+        if not ours or not theirs or (plain and _is_special(values)):
             continue
         cells = []
         for part in ("fwd", "bwd"):

@@ -69,6 +69,7 @@ def _checks(db: Path) -> Iterator[Check]:
     yield from map(_package, _PACKAGES)
     yield _guarded("device", _device)
     yield _guarded("kernels", _kernels)
+    yield from _left_out()
     for package in registry.broken_packages():
         yield Check("kernels", f"{package}; mend, upgrade or uninstall the package", Verdict.FAIL)
     yield _guarded("timer", _timer)
@@ -114,6 +115,19 @@ def _kernels() -> Check:
     if not found:
         return Check("kernels", "none is registered", Verdict.FAIL)
     return Check("kernels", ", ".join(found))
+
+
+def _left_out() -> Iterator[Check]:
+    """A check a reason why kernels of extras are no candidates here."""
+    from attn_tune.kernels.registry import kernels
+    from attn_tune.runtime.lookup.question import missing
+
+    names: dict[str, list[str]] = {}
+    for spec in kernels().values():
+        if spec.extra and (reason := missing(spec)):
+            names.setdefault(reason, []).append(spec.id)
+    for reason, ids in names.items():
+        yield Check("extras", f"left out: {', '.join(ids)}: {reason}")
 
 
 def _timer() -> Check:

@@ -32,8 +32,11 @@ PLATFORMS: Mapping[str, tuple[str, ...]] = {
     "triton": ("cuda", "rocm"),
     "mosaic_gpu": ("cuda",),
     "cudnn": ("cuda",),
+    "cute": ("cuda",),
     "pallas_tpu": ("tpu",),
 }
+# Backends whose compilers make machine code for a GPU that need not be here.
+COMPILE_ANYWHERE = ("triton", "cute")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,7 @@ class KernelSpec:
     Attributes:
       op: the op's name.
       name: unique within the op; the folder's name.
-      backend: ``triton``, ``pallas_tpu``, ``mosaic_gpu``, ``xla`` or ``cudnn``.
+      backend: ``triton``, ``pallas_tpu``, ``mosaic_gpu``, ``cute``, ``xla`` or ``cudnn``.
       searches: per direction; a direction that is absent is not implemented.
       unsupported: ``(problem, direction, device) -> reason or None``: a sentence that says why this kernel cannot do
         this problem on this device at all.

@@ -123,16 +123,18 @@ class Lowered:
     """A config that was lowered in another process: what is left to do is XLA's part.
 
     Attributes:
-      program: a serialised ``jax.export.Exported`` of the inputs' leaves; it holds the machine code of Triton kernels.
+      program: a serialised ``jax.export.Exported`` of the inputs' leaves; it holds the kernels' machine code.
       resources: as far as the compiler of the kernel knows them.
       lower_ms: milliseconds that it took.
       in_place: the places of the leaves that the program consumes.
+      backend: that of the kernel.
     """
 
     program: bytes
     resources: Resources
     lower_ms: float
     in_place: tuple[int, ...] = ()
+    backend: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

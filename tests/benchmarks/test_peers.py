@@ -64,6 +64,28 @@ def dense_call(query, key, value, bias=None, mask=None, *, logits_soft_cap=None,
     return jnp.einsum("bnts,bsnh->btnh", weights, value)
 
 
+def fa4_call(query, key, value, ids=None, *, causal=False, window_size=None, scale):
+    """Reference for fa4-jax's documented call: the last query lines up with the last key."""
+    import jax.numpy as jnp
+
+    rows, cols = query.shape[1], key.shape[1]
+    ahead = jnp.arange(cols)[None] - jnp.arange(rows)[:, None] - (cols - rows)
+    left, right = window_size or (None, None)
+    seen = jnp.ones((rows, cols), bool) if ids is None else ids[:, None] == ids[None]
+    for hidden in (ahead > 0 if causal else None, None if right is None else ahead > right):
+        seen = seen if hidden is None else seen & ~hidden
+    seen = seen if left is None else seen & (ahead >= -left)
+    return dense_call(query, key, value, None, seen[None, None], scale=scale)
+
+
+def fa4_varlen_call(query, key, value, starts, key_starts, **options):
+    """Reference for its call on sequences end to end, given by where they begin and where the last one ends."""
+    import jax.numpy as jnp
+
+    ids = jnp.searchsorted(starts, jnp.arange(query.shape[0]), side="right")
+    return fa4_call(query[None], key[None], value[None], ids, **options)[0]
+
+
 def xla_instead(jax_call):
     """jax.nn's own reading of its arguments, without cuDNN."""
     return lambda *arrays, implementation, **options: jax_call(*arrays, implementation="xla", **options)
@@ -77,10 +99,15 @@ def use_stand_ins(monkeypatch):
     interpreted = attention.mha
     monkeypatch.setattr(attention, "mha", lambda *a, **o: interpreted(*a, **o, interpret=True))
     monkeypatch.setattr(jax.nn, "dot_product_attention", xla_instead(jax.nn.dot_product_attention))
-    fake = types.ModuleType("tokamax")
-    fake.__dict__["dot_product_attention"] = dense_call
-    fake.__spec__ = importlib.machinery.ModuleSpec("tokamax", None)
-    monkeypatch.setitem(sys.modules, "tokamax", fake)
+    stand_in(monkeypatch, "tokamax", dot_product_attention=dense_call)
+    stand_in(monkeypatch, "fa4_jax", flash_attn=fa4_call, flash_attn_varlen=fa4_varlen_call)
+
+
+def stand_in(monkeypatch, name, **functions):
+    fake = types.ModuleType(name)
+    fake.__dict__.update(functions)
+    fake.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    monkeypatch.setitem(sys.modules, name, fake)
 
 
 def dense_answer(case):
@@ -121,17 +148,29 @@ def test_each_library_is_asked_for_what_the_op_means(name, monkeypatch):
         "cudnn": peers_libraries.cudnn,
         "tokamax": lambda p, x: peers_libraries.tokamax("mosaic", p, x),
         "jax triton": peers_libraries.jax_triton,
+        "fa4": peers_libraries.fa4,
     }
     for library, build in builds.items():
         attend = build(case.problem, case.arrays)
         if isinstance(attend, str):
-            assert re.search("has no|needs as many|aligns|has one set", attend)
+            assert re.search("has no|needs as many|aligns|has one set|end to end", attend)
             continue
         answered.add(library)
         np.testing.assert_allclose(attend(case.arrays), exact, atol=4e-3, err_msg=library)
     assert "tokamax" in answered
     assert ("cudnn" in answered) == (name != "softcap")
+    assert ("fa4" in answered) == (name not in ("softcap", "bias", "segments", "padded"))
     assert ("jax triton" in answered) == (name in ("segments", "varlen", "chunk-full"))
+
+
+def test_flash_attention_3_is_asked_for_windows_by_minus_one_and_for_head_dim_128_alone(monkeypatch):
+    asked = []
+    stand_in(monkeypatch, "flash_attn3_jax", flash_mha=lambda q, k, v, **options: asked.append(options))
+    arrays = dict.fromkeys("qkv")
+    peers_libraries.fa3(problem(h=128, v=128, causal=1, left=3), arrays)(arrays)
+    peers_libraries.fa3(problem(h=128, v=128), arrays)(arrays)
+    assert [(options["is_causal"], options["window_size"]) for options in asked] == [(True, (3, 0)), (False, (-1, -1))]
+    assert "head dim 128" in peers_libraries.fa3(problem(), arrays)
 
 
 @pytest.mark.parametrize("name", ["gqa", "full"])

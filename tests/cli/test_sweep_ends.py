@@ -240,6 +240,14 @@ def test_the_default_strategy_asks_for_nothing(worker, tmp_path, monkeypatch):
     assert "scikit-learn" in run("doctor").stdout
 
 
+def test_doctor_names_the_extras_that_would_bring_more_kernels(monkeypatch):
+    monkeypatch.setattr("attn_tune.runtime.lookup.question.is_installed", lambda module: module == "tokamax")
+    checks = json.loads(run("doctor", "--json").stdout)["checks"]
+    (extra,) = (check["detail"] for check in checks if "pip install 'attn-tune[fa4]'" in check["detail"])
+    assert "flash_attention/fa4, flash_attention/fa4_deterministic" in extra
+    assert not any("attn-tune[tokamax]" in check["detail"] for check in checks)
+
+
 def test_kernels_that_cannot_run_here_are_not_called_left_out(worker, tmp_path):
     here = run("plan", "-g", SIGNATURE, "--device", "cpu")
     assert "left out" not in here.stderr

@@ -27,7 +27,7 @@ from attn_tune.schema.digest import digest_text
 HERE = Path(attn_tune.__file__).parent.parent
 PACKS = sorted(path.parent for path in (HERE / "attn_tune" / "packs" / "shipped").glob("*/manifest.json"))
 # The version that was installed when the rows of such a kernel were measured.
-MEASURED = {"tokamax": "0.0.17"}
+MEASURED = {"tokamax": "0.0.17", "fa4-jax": "0.1.0", "nvidia-cutlass-dsl": "4.8.1"}
 
 SOURCE = r'''
 """A module's docstring."""

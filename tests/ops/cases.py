@@ -116,7 +116,10 @@ TPUS = tuple(device_from_kind(f"tpu-{name}") for name in ("v4", "v5e", "v5p", "v
 CPU = Device(platform="cpu", family="x86_64", variant="cpu-x86_64")
 
 
-def with_tokamax(patch) -> None:
-    """As if the known version of tokamax were here, whether or not it is."""
-    version = importlib.metadata.version
-    patch.setattr(importlib.metadata, "version", lambda n: "0.0.17" if n == "tokamax" else version(n))
+def with_libraries(patch) -> None:
+    """As if the known versions of other projects' kernels were here, whether or not they are."""
+    version, known = (
+        importlib.metadata.version,
+        {"tokamax": "0.0.17", "fa4-jax": "0.1.0", "nvidia-cutlass-dsl": "4.8.1"},
+    )
+    patch.setattr(importlib.metadata, "version", lambda n: known.get(n) or version(n))

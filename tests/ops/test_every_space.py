@@ -30,7 +30,7 @@ MOST = dict.fromkeys(("triton", "triton_fused", "triton_split"), 350)
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch):
     """Answers do not depend on which libraries are installed here."""
-    cases.with_tokamax(monkeypatch)
+    cases.with_libraries(monkeypatch)
     limits = importlib.import_module("attn_tune.kernels.flash_attention.cudnn.limits")
     monkeypatch.setattr(limits, "cudnn_version", lambda: (9, 19, 0))
 

@@ -25,6 +25,8 @@ _PLACES: dict[str, dict[str, int]] = {
         "mosaic_gpu": -10,
         "tokamax_mosaic": -20,
         "tokamax_triton": -30,
+        "fa4": -40,
+        "fa4_deterministic": -50,
     },
     "tpu": {
         "pallas_tpu_splash": 50,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from attn_tune.devices.environments import distribution_version
 from attn_tune.devices.identity import device_from_kind
+from attn_tune.kernels.spec import COMPILE_ANYWHERE
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import UNKNOWN, Environment
 from attn_tune.schema.errors import UsageError, unknown_name
@@ -43,7 +44,7 @@ class Target:
     @property
     def backends(self) -> tuple[str, ...]:
         """The backends whose kernels can be compiled for it here."""
-        return ("pallas_tpu",) if self.topology else ("triton",)
+        return ("pallas_tpu",) if self.topology else COMPILE_ANYWHERE
 
     def environment(self, base: Environment) -> Environment:
         """The environment of a compile for the target; ``base`` is this process's software.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.spec import COMPILE_ANYWHERE
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.device import Device
 from attn_tune.tuner.protocol import ConfigRef, Lowered, Outcome
@@ -67,13 +68,13 @@ def usable_cores() -> int:
 
 
 def _lowers_here(ref: ConfigRef) -> bool:
-    """Whether a helper can lower it: Triton needs no device, a program for several devices needs them all."""
-    is_triton = get_kernel(ref.kernel).backend == "triton"
-    return is_triton and not get_op(ref.signature.op).mesh(ref.runs_on)
+    """Whether a helper can lower it: its compiler needs no device; a program for several devices needs them all."""
+    needs_none = get_kernel(ref.kernel).backend in COMPILE_ANYWHERE
+    return needs_none and not get_op(ref.signature.op).mesh(ref.runs_on)
 
 
 class CompileAhead:
-    """Lowers what is expected, for kernels written in Triton, whose compiler takes a second a config.
+    """Lowers what is expected, for kernels whose compilers need no device and take a second a config or more.
 
     It only saves time: a helper that fails is no config's result, and the worker compiles what it does not get.
     Each helper process is owned by a thread here, which kills one that hangs; after a few losses there is no more help.

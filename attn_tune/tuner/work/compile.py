@@ -19,6 +19,7 @@ from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import Resources
 from attn_tune.tuner.protocol import ConfigRef, Lowered
+from attn_tune.tuner.work import cute_programs
 from attn_tune.tuner.work.in_place import donated_places, fresh_copies
 from attn_tune.tuner.work.mesh import mesh_for
 from attn_tune.tuner.work.side_effects import (
@@ -97,7 +98,7 @@ def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
     """
     import jax
 
-    function = part_function(ref)
+    function, backend = part_function(ref), get_kernel(ref.kernel).backend
     op = get_op(ref.signature.op)
     in_place = donated_places(op, ref.runs_on, ref.direction, inputs)
     # Donation is by argument: with it, each leaf is one.
@@ -108,11 +109,12 @@ def compile_config(ref: ConfigRef, inputs: Any) -> Executable:
 
     jitted = jax.jit(of_leaves, donate_argnums=in_place) if in_place else jax.jit(function)
     start = time.perf_counter()
-    with unchanged_configuration(), _recorder() as recorded, mesh_for(op, ref.runs_on):
+    plain = cute_programs.plain_errors(backend)
+    with unchanged_configuration(), _recorder() as recorded, mesh_for(op, ref.runs_on), plain:
         lowered = jitted.trace(*leaves).lower()
     lower_ms = (time.perf_counter() - start) * 1e3
     text = lowered.as_text()
-    refuse_callbacks(text, get_kernel(ref.kernel).backend)
+    refuse_callbacks(text, backend)
     resources = resources_of(recorded, text)
     compiled, compile_ms = _finish(lowered, lower_ms)
     launch = (lambda inputs: compiled(*jax.tree.leaves(inputs))) if in_place else compiled
@@ -132,24 +134,25 @@ def lower_config(ref: ConfigRef, inputs: Any, capability: int) -> Lowered:
     import jax
     from jax import export
 
-    from attn_tune.kernels.lang.triton.call import CALL_TARGET
     from attn_tune.kernels.lang.triton.target import compile_target
 
+    backend = get_kernel(ref.kernel).backend
     leaves, tree = jax.tree.flatten(inputs)
     function = part_function(ref)
     in_place = donated_places(get_op(ref.signature.op), ref.runs_on, ref.direction, inputs)
     start = time.perf_counter()
-    with unchanged_configuration(), compile_target(capability), _recorder() as recorded:
+    plain = cute_programs.plain_errors(backend)
+    with unchanged_configuration(), compile_target(capability), _recorder() as recorded, plain:
         exported = export.export(
             jax.jit(lambda *leaves: function(jax.tree.unflatten(tree, leaves)), donate_argnums=in_place),
             platforms=("cuda",),
-            disabled_checks=(export.DisabledSafetyCheck.custom_call(CALL_TARGET),),
+            disabled_checks=_export_checks(backend),
         )(*leaves)
-    refuse_callbacks(exported.mlir_module(), get_kernel(ref.kernel).backend)
+    refuse_callbacks(exported.mlir_module(), backend)
     program = bytes(exported.serialize())
     lower_ms = (time.perf_counter() - start) * 1e3
     resources = resources_of(recorded, exported.mlir_module())
-    return Lowered(program=program, resources=resources, lower_ms=lower_ms, in_place=in_place)
+    return Lowered(program=program, resources=resources, lower_ms=lower_ms, in_place=in_place, backend=backend)
 
 
 def load_config(lowered: Lowered) -> Executable:
@@ -157,6 +160,8 @@ def load_config(lowered: Lowered) -> Executable:
     import jax
     from jax import export
 
+    if lowered.backend == cute_programs.BACKEND:
+        cute_programs.register()
     exported = export.deserialize(bytearray(lowered.program))
     again = jax.jit(exported.call, donate_argnums=lowered.in_place).lower(*exported.in_avals)
     compiled, compile_ms = _finish(again, lowered.lower_ms)
@@ -166,6 +171,17 @@ def load_config(lowered: Lowered) -> Executable:
         launch=lambda inputs: compiled(*jax.tree.leaves(inputs)),
         in_place=lowered.in_place,
     )
+
+
+def _export_checks(backend: str) -> Sequence[Any]:
+    """The checks that would refuse to export a call of a kernel of this backend."""
+    from jax import export
+
+    from attn_tune.kernels.lang.triton.call import CALL_TARGET
+
+    if backend == cute_programs.BACKEND:
+        return cute_programs.export_checks()
+    return (export.DisabledSafetyCheck.custom_call(CALL_TARGET),)
 
 
 def _finish(lowered: Any, lower_ms: float) -> tuple[Any, float]:

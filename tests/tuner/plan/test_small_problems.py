@@ -35,6 +35,7 @@ def libraries(monkeypatch):
     for name in ("tokamax_mosaic", "tokamax_triton"):
         limits = importlib.import_module(f"{base}.{name}.limits")
         monkeypatch.setattr(limits, "wrong_version", lambda: None)
+    monkeypatch.setattr(importlib.import_module(f"{base}._fa4.limits"), "wrong_version", lambda *known: None)
     monkeypatch.setattr(importlib.import_module(f"{base}.cudnn.limits"), "cudnn_version", lambda: (9, 19, 0))
 
 

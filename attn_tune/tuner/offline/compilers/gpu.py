@@ -1,4 +1,4 @@
-"""Compile Triton kernels for an absent NVIDIA GPU: shared memory, registers and spills."""
+"""Compile kernels for an absent NVIDIA GPU; of those in Triton: shared memory, registers and spills."""
 
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.offline.compilers.protocol import Compiled
@@ -9,7 +9,7 @@ def compile_for_gpu(ref: ConfigRef, capability: int) -> Compiled:
     """Compile ``ref`` down to machine code for the compute capability.
 
     Raises:
-      CompileError, OutOfResources: from the Triton bridge. Every other error is the kernel's own.
+      CompileError, OutOfResources: from the kernel's compiler. Every other error is the kernel's own.
     """
     from attn_tune.ops.registry import get_op
     from attn_tune.tuner.work.compile import lower_config
