@@ -20,7 +20,8 @@ def linear_spec(
     """The kernel ``triton`` of an op without the delta rule, whose gates decide the configs of both directions.
 
     Args:
-      unproven: directions that no GPU has shown to be right. They are behind XLA's: only a sweep may choose them.
+      unproven: directions that a GPU has not shown to be right on every sample, or has shown to be wrong on some. They
+        are behind XLA's: only a sweep, which proves them on its own shapes, may choose them.
     """
     return KernelSpec(
         op=op,
