@@ -16,7 +16,7 @@ PROBLEM = Problem(
     causal=True,
 )  # fmt: skip
 LAYOUTS = {"pallas_tpu_paged": "head_first", "pallas_tpu_ragged": "interleaved"}
-DEVICES = dict.fromkeys(("triton", "mosaic_gpu", "xla"), "nvidia-h200") | {"pallas_tpu": "tpu-v6e"}
+DEVICES = dict.fromkeys(("triton", "cute", "mosaic_gpu", "xla"), "nvidia-h200") | {"pallas_tpu": "tpu-v6e"}
 SEARCHES = [
     (spec.id, direction, spec, search)
     for spec in kernels().values()

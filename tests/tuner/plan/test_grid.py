@@ -38,7 +38,20 @@ SERVING = [name for name in grid_names() if name.endswith("-serving") and name n
 RAGGED = [name for name in grid_names() if name.endswith("-ragged")]
 APPEND = [name for name in grid_names() if name.endswith("-append")]
 CASCADE = ("llama3-8b-merge", "llama3-8b-prefix")
-LINEAR = [name for name in grid_names() if "-linear" in name]
+# Value heads, key heads and widths of whole layers, by how the names of layers begin.
+LINEARS = {
+    "qwen3-next-linear": {"wide": (64, 16, 128, 128), "": (32, 16, 128, 128)},
+    "kimi-linear": {"": (32, 32, 128, 128)},
+    "minimax-01-linear": {"": (64, 64, 128, 128)},
+    "gla-1.3b": {"wide": (96, 96, 128, 128), "": (4, 4, 256, 512)},
+    "mamba2": {
+        "mamba2-2.7b": (80, 1, 128, 64),
+        "nemotron-h-8b": (128, 8, 128, 64),
+        "prompts": (128, 8, 128, 64),
+        "simple-gla": (96, 96, 128, 128),
+    },
+}
+LINEAR = [name for name in grid_names() if name.removesuffix("-steps") in LINEARS]
 _SMOKE = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
 _OTHERS = (*_SMOKE, *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
@@ -61,16 +74,18 @@ def test_preset_states_the_published_figures(name):
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_preset_states_the_published_figures_or_those_of_a_shard(name):
+    published = LINEARS[name.removesuffix("-steps")]
     points = load_grid(name, lengths=("all",)).points
     for point in points:
         values = point.signature.values
-        heads, key_heads = (64, 16) if ".wide" in point.name else (32, 16)
+        layer = next(found for found in published if f".{found}" in point.name or not found)
+        heads, key_heads, *widths = published[layer]
         assert values["n"] * key_heads == values["k"] * heads
         assert heads % values["n"] == 0
-        assert (values["h"], values["v"]) == (128, 128)
-        states = 4 * values["b"] * values["n"] * 128 * 128
-        assert states + 4 * values["b"] * values["t"] * values["n"] * 128 < 2**33
-    assert max(point.signature.values["n"] for point in points) == (64 if name == "qwen3-next-linear" else 32)
+        assert [values["h"], values["v"]] == widths
+        states = 4 * values["b"] * values["n"] * values["h"] * values["v"]
+        assert states + 4 * values["b"] * values["t"] * values["n"] * values["v"] < 2**33
+    assert max(point.signature.values["n"] for point in points) in [heads for heads, *_ in published.values()]
 
 
 @pytest.mark.parametrize("name", SERVING + RAGGED)

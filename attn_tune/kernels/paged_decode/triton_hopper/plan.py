@@ -1,10 +1,13 @@
 """The compile-time constants of the launch that walks. Importing it loads no jax."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.paged_decode._triton.static import Static
 from attn_tune.kernels.paged_decode.triton_hopper.config import BLOCK, GROUPS, KEYS, ROWS, Config
+
+if TYPE_CHECKING:
+    from attn_tune.kernels.paged_decode._triton.static import Static
 
 # Columns of a row of shared memory that the widest swizzle takes, in 16 bits.
 PANEL = 64
@@ -42,7 +45,7 @@ class Plan:
     page_rows: int
 
 
-def plan_of(static: Static, config: Config, cache_rows: int) -> Plan:
+def plan_of(static: "Static", config: Config, cache_rows: int) -> Plan:
     """The constants of a call whose cache has ``cache_rows`` rows."""
     width, rest = widths(static.head_dim, static.v_head_dim)
     chunk = chunk_of(static.page_size if static.table_width else 0)
