@@ -135,6 +135,11 @@ def test_ulysses_refuses_heads_that_do_not_divide():
         called(strategy="ulysses")
 
 
+def test_a_call_that_names_no_strategy_takes_one_that_its_groups_of_heads_allow():
+    # Two devices divide two key heads, but not one of each group.
+    assert called(size=2, chunks=2).shape == (2, 1, 8, 4, 8)
+
+
 def test_sequences_that_a_layout_does_not_divide_are_refused():
     with pytest.raises(UsageError, match="axis 0 has 12 tokens, which 8 equal parts of layout='zigzag' do not divide"):
         attn_tune.zigzag_shard(jnp.zeros(12), 0, 4)

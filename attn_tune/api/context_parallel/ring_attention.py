@@ -133,9 +133,11 @@ def ring_attention(
     if lengths is not None:
         counts = _counted(devices, lengths, shape)
         local = _without_padding(local, counts)
-    chosen = strategy or strategy_of(devices, shape, mask)
+    # Each group of heads is a call of its own.
+    heads = {"N": shape["N"] // chunks, "K": shape["K"] // chunks}
+    chosen = strategy or strategy_of(devices, shape | heads, mask)
     if chosen == "ulysses":
-        check_ulysses(devices, shape["N"] // chunks, shape["K"] // chunks)
+        check_ulysses(devices, heads["N"], heads["K"])
     arguments: dict[str, Any] = {"logits_soft_cap": logits_soft_cap, "softmax_scale": softmax_scale}
     arguments |= {"precision": precision, "logits_dtype": logits_dtype}
 
