@@ -127,7 +127,7 @@ def _screens() -> Iterator[str]:
 
 
 def _capture(name: str) -> str:
-    """The screen of a terminal, without blank lines at its end and what it says of other sweeps of the host."""
+    """The screen of a terminal, without blank lines at its end and without notes on other sweeps of the host."""
     return OTHERS.sub("", _tmux("capture-pane", "-p", "-t", name)).rstrip()
 
 

@@ -111,7 +111,7 @@ def test_a_file_that_is_there_stays_without_overwrite_and_packs_stay_always(pack
 
 
 def test_tokamax_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
-    from attn_tune.kernels.lang.libraries.tokamax import wrong_version
+    from attn_tune.kernels.lang.libraries.versions import wrong_version
 
     def absent(name):
         raise importlib.metadata.PackageNotFoundError(name)

@@ -10,7 +10,7 @@ from attn_tune.kernels.flash_attention._fa4 import space
 from attn_tune.kernels.flash_attention._fa4.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.fa4 import SPEC as FA4
 from attn_tune.kernels.flash_attention.fa4_deterministic import SPEC as DETERMINISTIC
-from attn_tune.kernels.lang.libraries.cute import wrong_version
+from attn_tune.kernels.lang.libraries.versions import wrong_version
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.determinism import Determinism

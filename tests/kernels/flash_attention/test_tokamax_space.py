@@ -13,7 +13,7 @@ from attn_tune.kernels.flash_attention.tokamax_triton.config import (
     BackwardConfig as TritonBackward,
     ForwardConfig as TritonForward,
 )
-from attn_tune.kernels.lang.libraries import tokamax as version
+from attn_tune.kernels.lang.libraries import versions
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.runtime.lookup import question
 from attn_tune.schema.errors import UsageError
@@ -32,9 +32,9 @@ LLAMA = dataclasses.replace(FULL, batch=8, q_len=8192, kv_len=8192, num_q_heads=
 def installed(monkeypatch):
     """As if the known version were here, whether or not it is."""
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.17")
-    version.wrong_version.cache_clear()
+    versions.wrong_version.cache_clear()
     yield
-    version.wrong_version.cache_clear()
+    versions.wrong_version.cache_clear()
 
 
 @pytest.mark.parametrize(

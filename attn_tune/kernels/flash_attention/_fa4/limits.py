@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention._fa4.config import WARPGROUP_ROWS, BackwardConfig, ForwardConfig
-from attn_tune.kernels.lang.libraries.cute import wrong_version
 from attn_tune.kernels.lang.libraries.features import lacking, not_on, visible_bounds
 from attn_tune.kernels.lang.libraries.mosaic import HOPPER, shared_bytes, shared_reason
+from attn_tune.kernels.lang.libraries.versions import wrong_version
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 

@@ -2,7 +2,8 @@
 
 from attn_tune.kernels.gated_delta_rule.triton import space
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.gated_delta_rule.triton.limits import infeasible, unsupported
+from attn_tune.kernels.gated_delta_rule.triton.limits import infeasible
+from attn_tune.kernels.lang.triton.chunks.limits import unsupported
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.direction import WHOLE
 

@@ -1,26 +1,13 @@
-"""Problems and devices that the kernel does not support, and configs that cannot fit."""
+"""Configs that cannot fit a device, and problems whose backward is in float32."""
 
-from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
-from attn_tune.kernels.lang.triton.chunks.config import Chunks
+from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.lang.triton.chunks.limits import too_many_bytes, too_many_registers
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_device, shared_limit
 from attn_tune.ops.gated_delta_rule.problem import Problem
 from attn_tune.schema.device import Device
 
-MAX_ROWS = 256
-# The state and the update of a chunk, in float32 registers a thread. There are 255; a few more are spilled.
-MOST_HELD = 288
 # Roundings of fewer rows or columns even out so little that gradients of gates are not right in 16 bits.
 _NARROW = 32
-
-
-def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """The reason that this kernel cannot do the problem on this device at all, or None."""
-    if reason := refuses_device(device):
-        return reason
-    if problem.head_dim > MAX_ROWS:
-        return f"h={problem.head_dim} is above {MAX_ROWS}: columns of the state are held in registers"
-    return None
 
 
 def is_narrow(problem: Problem) -> bool:
@@ -28,18 +15,11 @@ def is_narrow(problem: Problem) -> bool:
     return min(problem.head_dim, problem.v_head_dim) < _NARROW
 
 
-def infeasible(problem: Problem, device: Device, config: Chunks) -> str | None:
+def infeasible(problem: Problem, device: Device, config: ForwardConfig | BackwardConfig) -> str | None:
     """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
-    size, rows = 4 if problem.dtype == "float32" else 2, padded(problem.head_dim)
-    block_v = min(getattr(config, "block_v", 16), padded(problem.v_head_dim))
-    warps = getattr(config, "num_warps", 4)
-    held = (rows + config.chunk) * block_v // (32 * warps)
-    if held > MOST_HELD and not has_tensor_memory(device):
-        return f"its state needs {held} registers a thread; there are 255"
-    # Keys and queries of each stage but the last, which products read from shared memory.
-    stages = getattr(config, "num_stages", 1) if problem.length > 4 * config.chunk else 1
+    # The state and the update of a chunk.
+    columns = min(config.block_v, padded(problem.v_head_dim))
+    held = (padded(problem.head_dim) + config.chunk) * columns // (32 * config.num_warps)
+    reason = too_many_registers(device, "its state needs", held)
     tiles = 2 if isinstance(config, ForwardConfig) else 1
-    needed = max(1, stages - 1) * tiles * config.chunk * rows * size
-    if needed > (limit := shared_limit(device)):
-        return f"its tiles need at least {needed} bytes of shared memory; {device.family} has {limit}"
-    return None
+    return reason or too_many_bytes(problem, device, config.chunk, config.num_stages, tiles)

@@ -7,6 +7,5 @@ SPEC = linear_spec(
     "gla",
     forward=ChannelForwardConfig,
     backward=ChannelBackwardConfig,
-    unproven=("bwd",),
     summary="chunks of tokens in Triton, whose products are made by halving them, so that no gate overflows",
 )

@@ -3,7 +3,7 @@
 from attn_tune.kernels.kda.triton import space
 from attn_tune.kernels.kda.triton.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.kda.triton.limits import infeasible
-from attn_tune.kernels.lang.triton.linear.limits import unsupported
+from attn_tune.kernels.lang.triton.chunks.limits import unsupported
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.direction import WHOLE
 

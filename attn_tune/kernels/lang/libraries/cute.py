@@ -1,11 +1,8 @@
-"""NVIDIA's CuTe DSL below JAX: the GPU it compiles for, and the versions of what is written in it.
+"""NVIDIA's CuTe DSL below JAX: the GPU it compiles for.
 
 ``cutlass.jax`` compiles a function of the DSL while JAX lowers the call, and puts the object file into the program. Its
 compiler asks for no device.
 """
-
-import functools
-import importlib.metadata
 
 
 def compile_for(architecture: str) -> None:
@@ -18,18 +15,3 @@ def compile_for(architecture: str) -> None:
     settings = CuTeDSL._get_dsl().envar
     if settings.arch != architecture:
         settings.arch = architecture
-
-
-@functools.cache
-def wrong_version(library: str, least: tuple[int, ...], below: tuple[int, ...], extra: str) -> str | None:
-    """The reason that the installed ``library`` cannot be used, with what installs one that can; None if it can."""
-    remedy = f"pip install 'attn-tune[{extra}]'"
-    try:
-        version = importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return f"{library} is not installed; {remedy}"
-    parts = tuple(int(part) for part in version.split(".")[: len(least)] if part.isdigit())
-    if least <= parts < below:
-        return None
-    first, end = (".".join(map(str, number)) for number in (least, below))
-    return f"{library} {version} is not known, {first} and later below {end} are; {remedy}"

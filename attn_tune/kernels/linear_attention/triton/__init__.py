@@ -7,6 +7,5 @@ SPEC = linear_spec(
     "linear_attention",
     forward=ForwardConfig,
     backward=BackwardConfig,
-    unproven=("bwd",),
     summary="chunks of tokens in Triton: one walk forwards, two at one time backwards, states in float32 registers",
 )

@@ -1,8 +1,9 @@
 """The declaration of kernels of linear attention in chunks."""
 
+from attn_tune.kernels.lang.triton.chunks.limits import unsupported
 from attn_tune.kernels.lang.triton.linear import space
 from attn_tune.kernels.lang.triton.linear.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.lang.triton.linear.limits import infeasible, unsupported
+from attn_tune.kernels.lang.triton.linear.limits import infeasible
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.direction import WHOLE
 
@@ -15,14 +16,8 @@ def linear_spec(
     forward: type[ForwardConfig],
     backward: type[BackwardConfig],
     summary: str,
-    unproven: tuple[str, ...] = (),
 ) -> KernelSpec:
-    """The kernel ``triton`` of an op without the delta rule, whose gates decide the configs of both directions.
-
-    Args:
-      unproven: directions that a GPU has not shown to be right on every sample, or has shown to be wrong on some. They
-        are behind XLA's: only a sweep, which proves them on its own shapes, may choose them.
-    """
+    """The kernel ``triton`` of an op without the delta rule, whose gates decide the configs of both directions."""
     return KernelSpec(
         op=op,
         name="triton",
@@ -48,7 +43,9 @@ def linear_spec(
             ),
         },
         unsupported=unsupported,
-        priority={"cuda": lambda problem, direction, device: -1 if direction in unproven else 10},
+        # Backwards are behind XLA's: an H100 found gradients of gates wrong. Only a sweep, which proves them on its own
+        # shapes, may choose them.
+        priority={"cuda": lambda problem, direction, device: 10 if direction == "fwd" else -1},
         requires=("triton",),
         extra="cuda",
         summary=summary,
