@@ -42,7 +42,8 @@ def matching(names: Sequence[str] | None, known: Iterable[str]) -> set[str]:
     for name in wanted:
         fits = {i for i in known if name in (i, i.partition("/")[2])}
         if not fits:
-            raise unknown_name("kernel", name, [*known, *(i.partition("/")[2] for i in known)])
+            # In the form that was asked for: a short name is near to ids of ops with short names, too.
+            raise unknown_name("kernel", name, known if "/" in name else [i.partition("/")[2] for i in known])
         found |= fits
     return found if wanted else set(known)
 

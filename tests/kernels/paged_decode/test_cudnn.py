@@ -222,7 +222,7 @@ def test_limits_are_reasons_in_words(monkeypatch, changes, device, version, word
 def test_untuned_every_other_kernel_comes_before_it():
     here = [spec for spec in kernels_of("paged_decode") if spec.backend != "pallas_tpu"]
     places = {spec.name: OP.place(spec, problem(**PAGES), "fwd", H200) for spec in here}
-    assert sorted(places, key=places.__getitem__) == ["cudnn", "xla", "triton"]
+    assert sorted(places, key=places.__getitem__) == ["cudnn", "xla", "triton_hopper", "triton"]
 
 
 def test_it_is_lowered_under_a_shard_map_that_checks_types(monkeypatch):
