@@ -32,8 +32,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    # The backward is behind XLA's: an H200 found an earlier version wrong and has not run this one yet.
-    priority={"cuda": lambda problem, direction, device: 10 if direction == "fwd" else -1},
+    priority={"cuda": 10},
     requires=("triton",),
     extra="cuda",
     summary="chunks of tokens in Triton: triangular systems solved on tensor cores, states in float32 registers",

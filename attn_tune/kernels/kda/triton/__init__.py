@@ -32,8 +32,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    # Behind XLA's until a GPU has shown it right: only a sweep, which proves each config, may choose it.
-    priority={"cuda": -1},
+    priority={"cuda": 10},
     requires=("triton",),
     extra="cuda",
     summary="chunks of tokens in Triton: a gate a channel, systems solved on tensor cores, states in float32 registers",
