@@ -258,8 +258,8 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
     from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
     from attn_tune.kernels.gated_delta_rule.triton.scan import scan
     from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
-    from attn_tune.kernels.gated_delta_rule.triton.wide import parts_of
     from attn_tune.kernels.lang.triton.chunks.static import static_of
+    from attn_tune.kernels.lang.triton.chunks.wide import parts_of
 
     found: dict[str, Any] = {}
 

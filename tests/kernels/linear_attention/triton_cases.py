@@ -16,6 +16,7 @@ CASES = {
     "segments": ("linear_attention/triton", "fwd", "many_tokens", {"segments": 4}),
     "segments-ragged": ("linear_attention/triton", "fwd", "ragged_states", {"chunk": 16, "segments": 3}),
     "backward": ("linear_attention/triton", "bwd", "states", {"chunk": 64}),
+    "backward-sum": ("linear_attention/triton", "bwd", "constant", {"chunk": 64}),
     "backward-constant": ("linear_attention/triton", "bwd", "ragged_constant", {}),
     "backward-float32": ("linear_attention/triton", "bwd", "float32_at_edges", {"chunk": 16}),
     "backward-group": ("linear_attention/triton", "bwd", "one_key_head", {}),
@@ -30,7 +31,7 @@ CASES = {
     "channels-backward-float32": ("gla/triton", "bwd", "float32_at_edges", {"chunk": 16}),
     "steps-channels": ("gla/triton_steps", "fwd", "ragged_states", {}),
 }
-TESTED = ("segments-ragged", "backward-constant", "channels", "channels-backward-float32", "steps-channels")
+TESTED = ("segments-ragged", "backward-sum", "channels", "channels-backward-float32", "steps-channels")
 _WALK = {"chunk": 32, "block_v": 32, "num_warps": 4, "num_stages": 2}
 _PREPARED = {"prepare_warps": 4, "prepare_columns": 32}
 _GRADIENTS = {"gradient_block_v": 32, "gradient_warps": 4, "gradient_stages": 1}

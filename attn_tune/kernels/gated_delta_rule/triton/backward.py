@@ -10,8 +10,8 @@ from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
 from attn_tune.kernels.gated_delta_rule.triton.limits import is_narrow
 from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
-from attn_tune.kernels.gated_delta_rule.triton.wide import parts_of
 from attn_tune.kernels.lang.triton.chunks.static import static_of
+from attn_tune.kernels.lang.triton.chunks.wide import parts_of
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 from attn_tune.ops.gated_delta_rule.problem import Problem
 

@@ -10,7 +10,7 @@ where ``e`` is the decay to the end of the chunk, ``f`` that from its start.
 
 Errors of a walk add up, and gradients of gates are small differences. So nothing in these products is rounded to the
 working dtype but the operands of the call, ``mixed`` and ``f dout``; 16 bits are multiplied twice or three times
-(``wide.py``). With an inverse of 16 bits ``dv`` alone would have more than the error that is allowed.
+(``chunks/wide.py``). With an inverse of 16 bits ``dv`` alone would have more than the error that is allowed.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -27,7 +27,6 @@ import triton.language as tl
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton.scan import updates
-from attn_tune.kernels.gated_delta_rule.triton.wide import solve, split, times_wide
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import (
@@ -38,6 +37,7 @@ from attn_tune.kernels.lang.triton.chunks.static import (
     store_tokens,
     tokens_of,
 )
+from attn_tune.kernels.lang.triton.chunks.wide import solve, split, times_wide
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
 
 

@@ -11,7 +11,6 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.wide import times_wide
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import (
@@ -22,6 +21,7 @@ from attn_tune.kernels.lang.triton.chunks.static import (
     store_tokens,
     tokens_of,
 )
+from attn_tune.kernels.lang.triton.chunks.wide import times_wide
 from attn_tune.ops.gated_delta_rule.operands import Operands
 
 

@@ -8,7 +8,8 @@ With ``w[i, j] = scale (dout[i] . v[j])`` for ``j <= i`` and ``G`` as in ``chann
 The sums over pairs are made level by level of halving, as the products of the forward are. ``w`` and its transpose are
 one symmetric matrix, so that a level is one product. It gives first halves their part of ``dk`` and second ones that of
 ``dq``. The gradient of ``G[i]`` is ``q . dq - k . dk``, that of a gate the sum over its token and all later ones. The
-terms of two tokens cancel there, and do so exactly: the factors of both are the rounded ones of the product.
+terms of two tokens cancel there, and do so exactly: the factors of both are the rounded ones of the product. Those of
+states come from both of their parts.
 
 The first launch makes ``w`` and ``dv`` of each value head; the second one some channels of a key head.
 """
@@ -111,7 +112,7 @@ def values_kernel(decayed_k, v, mixed, cu_seqlens, dout, gradients, dv, weights,
             cols = first + tl.arange(0, static.block_v)
             dout_tile = load_values(dout, start, end, head, cols, static)
             v_tile = load_values(v, start, end, head, cols, static)
-            gradient = load_held(gradients, index, cols, static)
+            gradient = load_held(gradients, index * static.state_parts, cols, static)
             w = tl.dot(dout_tile, tl.trans(v_tile), w, input_precision=static.precision)
             wt = tl.dot(v_tile, tl.trans(dout_tile), wt, input_precision=static.precision)
             of_v = tl.dot(tl.trans(mixed_tile), dout_tile, input_precision=static.precision) * static.scale
@@ -180,11 +181,20 @@ def member_gradients(arrays, slot, start, end, head, rows, columns: tl.constexpr
         cols = first + tl.arange(0, static.block_v)
         dout_tile = load_values(dout, start, end, head, cols, static)
         v_tile = load_values(v, start, end, head, cols, static)
-        state = load_some(states, index, rows, cols, static)
-        gradient = load_some(gradients, index, rows, cols, static)
+        state = load_some(states, index * static.state_parts, rows, cols, static)
+        gradient = load_some(gradients, index * static.state_parts, rows, cols, static)
         of_q = tl.dot(dout_tile, tl.trans(state), of_q, input_precision=precision)
         of_k = tl.dot(v_tile, tl.trans(gradient), of_k, input_precision=precision)
-        kept += tl.sum(state.to(tl.float32) * gradient.to(tl.float32), 1)
+        state = state.to(tl.float32)
+        gradient = gradient.to(tl.float32)
+        if static.state_parts == 2:
+            rest = load_some(states, index * 2 + 1, rows, cols, static)
+            of_q = tl.dot(dout_tile, tl.trans(rest), of_q)
+            state += rest.to(tl.float32)
+            rest = load_some(gradients, index * 2 + 1, rows, cols, static)
+            of_k = tl.dot(v_tile, tl.trans(rest), of_k)
+            gradient += rest.to(tl.float32)
+        kept += tl.sum(state * gradient, 1)
 
     q_tile, k_tile = load_channels(q, k, start, end, head, rows, static)
     logs, _total = load_logs(g, start, end, head, rows, static)

@@ -8,7 +8,9 @@ With ``w[i, j] = scale D[i, j] (dout[i] . v[j])`` for ``j <= i``, and ``D``, ``f
 
 The gradient of the logarithm ``G[i]`` of ``f[i]`` is ``q . dq - k . dk``, and at the end of the chunk also what decays
 until there; that of a gate is the sum over its token and all later ones. There the terms of two tokens cancel: those of
-``w`` are added up in float32, each as often with one sign as with the other.
+``w`` are added up in float32, each as often with one sign as with the other. Those of a state or its gradient come from
+both parts in which these are kept: they may add up to a tenth of their size and less, over all tokens if the gate is
+constant, and roundings to the working dtype would be more than the error that is allowed.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -132,8 +134,8 @@ def member_gradients(arrays, dv, dg, slot, start, end, head, static: tl.constexp
         cols = first + tl.arange(0, static.block_v)
         dout_tile = load_values(dout, start, end, head, cols, static)
         v_tile = load_values(v, start, end, head, cols, static)
-        state = load_held(states, index, cols, static)
-        gradient = load_held(gradients, index, cols, static)
+        state = load_held(states, index * static.state_parts, cols, static)
+        gradient = load_held(gradients, index * static.state_parts, cols, static)
         of_q = tl.dot(dout_tile, tl.trans(state), of_q, input_precision=precision)
         of_k = tl.dot(v_tile, tl.trans(gradient), of_k, input_precision=precision)
         w = tl.dot(dout_tile, tl.trans(v_tile), w, input_precision=precision)
@@ -141,7 +143,16 @@ def member_gradients(arrays, dv, dg, slot, start, end, head, static: tl.constexp
         of_v = tl.dot(k_tile, gradient, input_precision=precision)
         if has_gate:
             of_v *= after[:, None]
-            kept += tl.sum(state.to(tl.float32) * gradient.to(tl.float32), 1)
+            state = state.to(tl.float32)
+            gradient = gradient.to(tl.float32)
+            if static.state_parts == 2:
+                rest = load_held(states, index * 2 + 1, cols, static)
+                of_q = tl.dot(dout_tile, tl.trans(rest), of_q)
+                state += rest.to(tl.float32)
+                rest = load_held(gradients, index * 2 + 1, cols, static)
+                of_k = tl.dot(v_tile, tl.trans(rest), of_k)
+                gradient += rest.to(tl.float32)
+            kept += tl.sum(state * gradient, 1)
         of_v = tl.dot(mixed, dout_tile, of_v, input_precision=precision)
         store_tokens(dv, of_v, start, end, head, static.heads, static.v_width, cols, chunk)
 

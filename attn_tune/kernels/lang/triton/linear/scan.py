@@ -29,6 +29,7 @@ from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.decays import decays_between
 from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import load_lower, load_tokens, store_tokens, tokens_of
+from attn_tune.kernels.lang.triton.chunks.wide import times_wide
 from attn_tune.kernels.lang.triton.linear.config import ForwardConfig
 from attn_tune.kernels.lang.triton.linear.static import (
     Static,
@@ -160,7 +161,7 @@ def segments_kernel(k, v, g, factors, cu_seqlens, added, decayed, static: tl.con
         k_tile = load_keys(k, start, end, head, static)
         v_tile = load_values(v, start, end, head, cols, static)
         after, factor = decays_of_chunk(g, factors, start, end, head, place + chunk, static)
-        held = carried(held, k_tile, v_tile, after, factor, static)
+        held = carried(held, k_tile, v_tile, after, factor, 1, static)
         kept *= factor
     index = (sequence * (static.segments - 1) + segment) * static.heads + head
     store_state(added, index, held, cols, static)
@@ -208,23 +209,32 @@ def forward_step(held, arrays, out, start, end, head, slot, cols, static: tl.con
     found = tl.dot(weights, v_tile, found, input_precision=static.precision)
     store_tokens(out, found * static.scale, start, end, head, static.heads, static.v_width, cols, static.chunk)
     after, factor = decays_of_chunk(g, factors, start, end, head, slot, static)
-    return carried(held, k_tile, v_tile, after, factor, static)
+    return carried(held, k_tile, v_tile, after, factor, 1, static)
 
 
 @triton.jit
-def carried(held, k_tile, v_tile, after, factor, static: tl.constexpr):
+def carried(held, k_tile, v_tile, after, factor, SCALE: tl.constexpr, static: tl.constexpr):
     """The state after a chunk from that before it.
 
     Args:
       after: the decays ``[chunk]`` to the end of the chunk, or one where keys have them.
       factor: the decay of the whole chunk; with a gate a channel ``[block_h]``.
+      SCALE: multiplies the products of keys and values.
     """
     if static.gate == "head" or static.gate == "constant":
-        v_tile = (v_tile * after[:, None]).to(k_tile.dtype)
+        values = v_tile.to(tl.float32) * (after * SCALE)[:, None]
         held *= factor
-    elif static.gate == "channel":
-        held *= factor[:, None]
-    return tl.dot(tl.trans(k_tile), v_tile, held, input_precision=static.precision)
+        if static.state_parts == 2:
+            return times_wide(tl.trans(k_tile), values, held, static)
+        else:
+            return tl.dot(tl.trans(k_tile), values.to(k_tile.dtype), held, input_precision=static.precision)
+    else:
+        if static.gate == "channel":
+            held *= factor[:, None]
+        if SCALE == 1:
+            return tl.dot(tl.trans(k_tile), v_tile, held, input_precision=static.precision)
+        else:
+            return held + tl.dot(tl.trans(k_tile), v_tile, input_precision=static.precision) * SCALE
 
 
 @triton.jit

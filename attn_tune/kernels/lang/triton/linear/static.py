@@ -13,6 +13,7 @@ from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.chunks import static as chunks
 from attn_tune.kernels.lang.triton.chunks.decays import RESET
 from attn_tune.kernels.lang.triton.chunks.static import load_numbers
+from attn_tune.kernels.lang.triton.chunks.wide import parts_of
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
 from attn_tune.kernels.lang.triton.linear.config import BackwardConfig, ForwardConfig
 
@@ -24,17 +25,29 @@ class Static(chunks.Static):
     Attributes:
       gate: ``none``, ``constant``, ``head`` or ``channel``, as of the problem.
       levels: how often a chunk can be halved.
+      state_parts: arrays of the working dtype whose sum is a state that a backward keeps. One has roundings that
+        gradients of gates, which are sums of terms of both signs, cannot bear.
     """
 
     gate: str
     levels: int
+    state_parts: int
 
 
 def static_of(problem: Recurrent, config: ForwardConfig | BackwardConfig, block_v: int, segments: int = 1) -> Static:
     """The constants of launches with this many columns of the state a program."""
     shared = chunks.static_of(problem, config, block_v, segments)
     values = {field.name: getattr(shared, field.name) for field in dataclasses.fields(shared)}
-    return Static(**values, gate=problem.gate, levels=config.chunk.bit_length() - 1)
+    has_gate_gradients = isinstance(config, BackwardConfig) and problem.gate != "none"
+    if has_gate_gradients and shared.is_wide:
+        # Three passes of tf32 lose two bits of float32, which gradients of gates cannot bear either.
+        values["precision"] = "ieee"
+    return Static(
+        **values,
+        gate=problem.gate,
+        levels=config.chunk.bit_length() - 1,
+        state_parts=parts_of(shared) if has_gate_gradients else 1,
+    )
 
 
 @triton.jit

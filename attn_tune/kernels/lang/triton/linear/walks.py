@@ -31,7 +31,7 @@ class Walked(NamedTuple):
     """Arrays that the walks leave.
 
     Attributes:
-      states: the state before each chunk ``[slots, N, H, V]``, in the working dtype.
+      states: the state before each chunk ``[slots, N, parts, H, V]``, as a sum of these.
       gradients: the gradient of the state after each chunk, likewise.
       dinitial_state: the gradient of the initial states.
     """
@@ -51,7 +51,9 @@ def walk(
 ) -> Walked:
     """Walks all chunks in both directions."""
     t = tokens
-    kept = jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), t.q.dtype)
+    kept = jax.ShapeDtypeStruct(
+        (static.slots, static.heads, static.state_parts, static.width, static.v_width), t.q.dtype
+    )
     found = triton_call(
         walk_kernel,
         t.q,
@@ -110,23 +112,32 @@ def walk_kernel(
         for step in tl.range(0, chunks):
             chunk = chunks - 1 - step
             start = begin + chunk * static.chunk
-            store_state(gradients, (place + chunk) * static.heads + head, held, cols, static)
+            store_parts(gradients, (place + chunk) * static.heads + head, held, cols, static)
             q_tile = load_keys(q, start, end, head, static)
-            dout_tile = load_values(dout, start, end, head, cols, static).to(tl.float32) * static.scale
+            dout_tile = load_values(dout, start, end, head, cols, static)
             _, factor = decays_of_chunk(g, factors, start, end, head, place + chunk, static)
             before = 1.0
             if static.gate == "head" or static.gate == "constant":
                 gates, resets = log_gates(g, start, end, head, static)
                 before = decays_from_start(gates, resets)
-            held = carried(held, q_tile, dout_tile.to(q_tile.dtype), before, factor, static)
+            held = carried(held, q_tile, dout_tile, before, factor, static.scale, static)
         store_state(dinitial_state, sequence * static.heads + head, held, cols, static)
     else:
         if initial_state is not None:
             held = load_state(initial_state, sequence * static.heads + head, cols, static)
         for chunk in tl.range(0, chunks):
             start = begin + chunk * static.chunk
-            store_state(states, (place + chunk) * static.heads + head, held, cols, static)
+            store_parts(states, (place + chunk) * static.heads + head, held, cols, static)
             k_tile = load_keys(k, start, end, head, static)
             v_tile = load_values(v, start, end, head, cols, static)
             after, factor = decays_of_chunk(g, factors, start, end, head, place + chunk, static)
-            held = carried(held, k_tile, v_tile, after, factor, static)
+            held = carried(held, k_tile, v_tile, after, factor, 1, static)
+
+
+@triton.jit
+def store_parts(kept, index, held, cols, static: tl.constexpr):
+    """Stores some columns of one state in its parts."""
+    high = held.to(kept.dtype.element_ty)
+    store_state(kept, index * static.state_parts, high, cols, static)
+    if static.state_parts == 2:
+        store_state(kept, index * 2 + 1, held - high.to(tl.float32), cols, static)
