@@ -38,6 +38,9 @@ class BackwardConfig(Chunks):
     gradient_block_v: Annotated[
         int, PowerOfTwo(16, 128, tried=(16, 32, 64), doc="columns of the state at a time, of a chunk's gradients")
     ]
+    gradient_columns: Annotated[
+        int, PowerOfTwo(16, 256, tried=(32, 64, 128), doc="channels of the keys of a program, of a chunk's gradients")
+    ]
     gradient_warps: Annotated[int, PowerOfTwo(1, 16, tried=(4, 8), doc="warps of 32 threads of a chunk's gradients")]
     gradient_stages: Annotated[
         int, Range(1, 4, tried=(1, 2), doc="such columns in flight to shared memory, of a chunk's gradients")

@@ -32,7 +32,7 @@ from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import log_gates
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.decays import RESET, decays_between
-from attn_tune.kernels.lang.triton.chunks.states import load_state
+from attn_tune.kernels.lang.triton.chunks.states import load_some
 from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     chunk_of,
@@ -49,10 +49,12 @@ def differentiate(
 ) -> tuple[jax.Array, ...]:
     """``dq``, ``dk``, ``dg`` and ``dbeta``."""
     o = inputs.operands
-    numbers = jax.ShapeDtypeStruct(o.v.shape[:3], jnp.float32)
+    columns = min(config.gradient_columns, static.block_h)
+    tiles = -(-static.width // columns)
+    numbers = jax.ShapeDtypeStruct((tiles, *o.v.shape[:3]), jnp.float32)
     options = {
-        "grid": (static.slots * static.key_heads, 1, 1),
-        "constexprs": {"static": static},
+        "grid": (static.slots * static.key_heads * tiles, 1, 1),
+        "constexprs": {"columns": columns, "static": static},
         "num_warps": config.gradient_warps,
         "num_stages": config.gradient_stages,
     }
@@ -90,60 +92,75 @@ def differentiate(
         name="gated_delta_rule_bwd_keys",
         **options,
     )
-    return dq, dk, dg, dbeta
+    return dq, dk, jnp.sum(dg, axis=0), jnp.sum(dbeta, axis=0)
 
 
 @triton.jit
 def queries_kernel(
-    q, k, g, cu_seqlens, dout, states, updates, rests, decays, dq, shares, weights, static: tl.constexpr
+    q,
+    k,
+    g,
+    cu_seqlens,
+    dout,
+    states,
+    updates,
+    rests,
+    decays,
+    dq,
+    shares,
+    weights,
+    columns: tl.constexpr,
+    static: tl.constexpr,
 ):
-    """One program per chunk and key head, which takes the value heads of its group in turn: dq, ``w``, shares of dg."""
-    key_head = tl.program_id(0) % static.key_heads
-    slot = tl.program_id(0) // static.key_heads
+    """One program per chunk, key head and tile of channels: ``dq``, ``w``, shares of ``dg``."""
+    tile, key_head, slot, rows = place_of(columns, static)
     sequence, start, end = chunk_of(cu_seqlens, slot, static)
-    rows = tl.arange(0, static.block_h)
+    shares += numbers_before(tile, static)
     if start < end:
-        acc = tl.full([static.chunk, static.block_h], 0, tl.float32)
+        acc = tl.full([static.chunk, columns], 0, tl.float32)
         if sequence >= 0:
             arrays = (q, k, g, dout, states, updates, rests, decays, weights)
             for member in tl.range(0, static.group, num_stages=1):
                 head = key_head * static.group + member
-                more, share = query_gradients(arrays, slot, start, end, head, static)
-                acc += more
+                acc, share = query_gradients(arrays, acc, tile, slot, start, end, head, rows, columns, static)
                 store_numbers(shares, share, start, end, head, static)
         store_tokens(dq, acc, start, end, key_head, static.key_heads, static.width, rows, static.chunk)
 
 
 @triton.jit
-def query_gradients(arrays, slot, start, end, head, static: tl.constexpr):
-    """The part of ``dq`` of one value head, and what its outputs add to the gradients of ``G``; stores ``w``."""
+def query_gradients(arrays, acc, tile, slot, start, end, head, rows, columns: tl.constexpr, static: tl.constexpr):
+    """``acc`` and the part of ``dq`` of one value head, and what its outputs add to the gradients of ``G``."""
     q, k, g, dout, states, updates, rests, decays, weights = arrays
     index = slot * static.heads + head
     chunk: tl.constexpr = static.chunk
     precision: tl.constexpr = static.precision
     before = tl.load(decays + index.to(tl.int64) * (2 * chunk) + tl.arange(0, chunk))
-    acc = tl.full([chunk, static.block_h], 0, tl.float32)
+    of_q = tl.full([chunk, columns], 0, tl.float32)
     w = tl.full([chunk, chunk], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v):
         cols = first + tl.arange(0, static.block_v)
-        dout_tile = load_tokens(dout, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)
-        u_tile = load_tokens(updates, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)
-        state = load_held(states, index, cols, static)
-        acc = tl.dot(dout_tile, tl.trans(state), acc, input_precision=precision)
+        dout_tile = load_values(dout, start, end, head, cols, static)
+        u_tile = load_values(updates, start, end, head, cols, static)
+        state = load_some(states, index, rows, cols, static)
+        of_q = tl.dot(dout_tile, tl.trans(state), of_q, input_precision=precision)
         w = tl.dot(dout_tile, tl.trans(u_tile), w, input_precision=precision)
         if not static.is_wide:
-            rest = load_tokens(rests, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)
+            rest = load_values(rests, start, end, head, cols, static)
             w = tl.dot(dout_tile, tl.trans(rest), w)
     gates, resets = log_gates(g, start, end, head, static)
-    k_tile = load_keys(k, start, end, head, static)
-    q_tile = load_keys(q, start, end, head, static)
+    k_tile = load_keys(k, start, end, head, tl.arange(0, static.block_h), static)
+    q_tile = load_keys(q, start, end, head, tl.arange(0, static.block_h), static)
     w *= decays_between(gates, resets, False, static) * static.scale
     pairs = w * tl.dot(q_tile, tl.trans(k_tile), input_precision=precision)
     w = w.to(k_tile.dtype)
-    store_lower(weights, index, w, static)
-    acc *= (before * static.scale)[:, None]
-    share = tl.sum(q_tile.to(tl.float32) * acc, 1) + tl.sum(pairs, 1) - tl.sum(pairs, 0)
-    return tl.dot(w, k_tile, acc, input_precision=precision), share
+    # Other tiles of channels make the same.
+    if tile == 0:
+        store_lower(weights, index, w, static)
+    share = tl.where(tile == 0, tl.sum(pairs, 1) - tl.sum(pairs, 0), 0.0)
+    of_q *= (before * static.scale)[:, None]
+    share += tl.sum(load_keys(q, start, end, head, rows, static).to(tl.float32) * of_q, 1)
+    of_q = tl.dot(w, load_keys(k, start, end, head, rows, static), of_q, input_precision=precision)
+    return acc + of_q, share
 
 
 @triton.jit
@@ -167,15 +184,18 @@ def keys_kernel(
     dk,
     dg,
     dbeta,
+    columns: tl.constexpr,
     static: tl.constexpr,
 ):
-    """One program per chunk and key head, which takes the value heads of its group in turn: dk, dg and dbeta."""
-    key_head = tl.program_id(0) % static.key_heads
-    slot = tl.program_id(0) // static.key_heads
+    """One program per chunk, key head and tile of channels: ``dk``, and its share of ``dg`` and ``dbeta``."""
+    tile, key_head, slot, rows = place_of(columns, static)
     sequence, start, end = chunk_of(cu_seqlens, slot, static)
-    rows = tl.arange(0, static.block_h)
+    own = numbers_before(tile, static)
+    shares += own
+    dg += own
+    dbeta += own
     if start < end:
-        acc = tl.full([static.chunk, static.block_h], 0, tl.float32)
+        acc = tl.full([static.chunk, columns], 0, tl.float32)
         arrays = (q, k, v, g, beta, weights, states, updates, rests, state_gradients, update_gradients, decays)
         for member in tl.range(0, static.group, num_stages=1):
             head = key_head * static.group + member
@@ -183,25 +203,28 @@ def keys_kernel(
             strength = tl.full([static.chunk], 0, tl.float32)
             if sequence >= 0:
                 share = load_numbers(shares, start, end, head, static.heads, static.chunk, 0.0)
-                more, gate, strength, carried = key_gradients(arrays, share, slot, start, end, head, static)
+                acc, gate, strength, carried = key_gradients(
+                    arrays, acc, share, tile, slot, start, end, head, rows, columns, static
+                )
                 first = tl.load(cu_seqlens + sequence) if static.ragged else sequence * static.length
                 if (start == first) | (start + static.chunk >= end):
                     given = (initial_state, dstate, start == first, start + static.chunk >= end)
-                    carried = at_ends(given, states, state_gradients, slot, sequence, head, static)
+                    carried = at_ends(given, states, state_gradients, slot, sequence, head, rows, columns, static)
                 index = (slot * static.heads + head).to(tl.int64)
                 gate += carried * tl.load(decays + index * (2 * static.chunk) + static.chunk - 1)
                 if g is not None:
                     is_reset = load_numbers(g, start, end, head, static.heads, static.chunk, 0.0) < RESET
                     gate = tl.where(is_reset, 0.0, gate)
-                acc += more
             store_numbers(dg, gate, start, end, head, static)
             store_numbers(dbeta, strength, start, end, head, static)
         store_tokens(dk, acc, start, end, key_head, static.key_heads, static.width, rows, static.chunk)
 
 
 @triton.jit
-def key_gradients(arrays, logs, slot, start, end, head, static: tl.constexpr):
-    """The part of ``dk`` of one value head; its ``dg`` without the states' product, ``dbeta``, and that product.
+def key_gradients(arrays, acc, logs, tile, slot, start, end, head, rows, columns: tl.constexpr, static: tl.constexpr):
+    """``acc`` and the part of ``dk`` of one value head; its ``dg`` without the states' product, ``dbeta``, and that.
+
+    What rows and columns of ``z`` give is found one after the other: both together would not fit the registers.
 
     Args:
       logs: the share of ``query_gradients``.
@@ -212,94 +235,114 @@ def key_gradients(arrays, logs, slot, start, end, head, static: tl.constexpr):
     precision: tl.constexpr = static.precision
     decays += index.to(tl.int64) * (2 * chunk)
     before = tl.load(decays + tl.arange(0, chunk))
-    after = tl.load(decays + chunk + tl.arange(0, chunk))
-
-    of_rows = tl.full([chunk, static.block_h], 0, tl.float32)
-    of_cols = tl.full([chunk, static.block_h], 0, tl.float32)
-    z = tl.full([chunk, chunk], 0, tl.float32)
-    # Transposed, by a product of its own: on Hopper some versions of Triton turn registers wrongly.
-    zt = tl.full([chunk, chunk], 0, tl.float32)
-    strength = tl.full([chunk], 0, tl.float32)
-    carried = tl.full([static.block_h], 0, tl.float32)
-    for first in tl.range(0, static.tiles * static.block_v, static.block_v):
-        cols = first + tl.arange(0, static.block_v)
-        u_tile = load_tokens(updates, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)
-        y_tile = load_tokens(
-            update_gradients, start, end, head, static.heads, static.v_width, cols, chunk, static.whole
-        )
-        v_tile = load_tokens(v, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)
-        state = load_held(states, index, cols, static)
-        later = load_held(state_gradients, index, cols, static)
-        of_rows = tl.dot(y_tile, tl.trans(state), of_rows, input_precision=precision)
-        of_cols = tl.dot(u_tile, tl.trans(later), of_cols, input_precision=precision)
-        z = tl.dot(y_tile, tl.trans(u_tile), z, input_precision=precision)
-        zt = tl.dot(u_tile, tl.trans(y_tile), zt, input_precision=precision)
-        if not static.is_wide:
-            rest = load_tokens(rests, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)
-            z = tl.dot(y_tile, tl.trans(rest), z)
-            if rest.dtype == tl.float16:
-                # Less is allowed of it.
-                of_cols = tl.dot(rest, tl.trans(later), of_cols)
-        strength += tl.sum(y_tile.to(tl.float32) * v_tile.to(tl.float32), 1)
-        carried += tl.sum(state.to(tl.float32) * later.to(tl.float32), 1)
-
-    gates, resets = log_gates(g, start, end, head, static)
     row = tl.arange(0, chunk)[:, None]
     col = tl.arange(0, chunk)[None, :]
     weight = tl.full([chunk], 1.0, tl.float32)
     if beta is not None:
         weight = load_numbers(beta, start, end, head, static.heads, chunk, 0.0)
-    k_tile = load_keys(k, start, end, head, static)
-    q_tile = load_keys(q, start, end, head, static)
+
+    of_rows = tl.full([chunk, columns], 0, tl.float32)
+    z = tl.full([chunk, chunk], 0, tl.float32)
+    strength = tl.full([chunk], 0, tl.float32)
+    for first in tl.range(0, static.tiles * static.block_v, static.block_v):
+        cols = first + tl.arange(0, static.block_v)
+        y_tile = load_values(update_gradients, start, end, head, cols, static)
+        u_tile = load_values(updates, start, end, head, cols, static)
+        v_tile = load_values(v, start, end, head, cols, static)
+        state = load_some(states, index, rows, cols, static)
+        of_rows = tl.dot(y_tile, tl.trans(state), of_rows, input_precision=precision)
+        z = tl.dot(y_tile, tl.trans(u_tile), z, input_precision=precision)
+        if not static.is_wide:
+            z = tl.dot(y_tile, tl.trans(load_values(rests, start, end, head, cols, static)), z)
+        strength += tl.sum(y_tile.to(tl.float32) * v_tile.to(tl.float32), 1)
+    gates, resets = log_gates(g, start, end, head, static)
+    k_tile = load_keys(k, start, end, head, tl.arange(0, static.block_h), static)
     z = tl.where(row > col, -z * decays_between(gates, resets, False, static), 0.0)
     pairs = z * tl.dot(k_tile, tl.trans(k_tile), input_precision=precision) * weight[:, None]
-    logs += tl.sum(pairs, 1) - tl.sum(pairs, 0)
-    zt = tl.where(row < col, -zt * decays_between(gates, resets, True, static) * weight[None, :], 0.0)
-
-    keys = k_tile.to(tl.float32)
     of_rows *= -before[:, None]
-    of_cols *= after[:, None]
-    to_end = tl.sum(keys * of_cols, 1)
-    logs += weight * tl.sum(keys * of_rows, 1) - to_end
+    # Other tiles of channels make the same.
+    logs += tl.where(tile == 0, tl.sum(pairs, 1) - tl.sum(pairs, 0), 0.0)
+    k_tile = load_keys(k, start, end, head, rows, static)
+    logs += weight * tl.sum(k_tile.to(tl.float32) * of_rows, 1)
     of_rows = tl.dot(z.to(k_tile.dtype), k_tile, of_rows, input_precision=precision)
+    strength = tl.where(tile == 0, strength, 0.0) + tl.sum(k_tile.to(tl.float32) * of_rows, 1)
+    acc += weight[:, None] * of_rows
+
+    of_cols = tl.full([chunk, columns], 0, tl.float32)
+    # Transposed, by a product of its own: on Hopper some versions of Triton turn registers wrongly.
+    z = tl.full([chunk, chunk], 0, tl.float32)
+    carried = tl.full([columns], 0, tl.float32)
+    for first in tl.range(0, static.tiles * static.block_v, static.block_v):
+        cols = first + tl.arange(0, static.block_v)
+        y_tile = load_values(update_gradients, start, end, head, cols, static)
+        u_tile = load_values(updates, start, end, head, cols, static)
+        later = load_some(state_gradients, index, rows, cols, static)
+        of_cols = tl.dot(u_tile, tl.trans(later), of_cols, input_precision=precision)
+        z = tl.dot(u_tile, tl.trans(y_tile), z, input_precision=precision)
+        if not static.is_wide and u_tile.dtype == tl.float16:
+            # Less is allowed of it.
+            of_cols = tl.dot(load_values(rests, start, end, head, cols, static), tl.trans(later), of_cols)
+        state = load_some(states, index, rows, cols, static)
+        carried += tl.sum(state.to(tl.float32) * later.to(tl.float32), 1)
+    # Read again: held until here, they and the decays would be spilled.
+    gates, resets = log_gates(g, start, end, head, static)
+    k_tile = load_keys(k, start, end, head, rows, static)
+    z = tl.where(row < col, -z * decays_between(gates, resets, True, static) * weight[None, :], 0.0)
+    of_cols *= tl.load(decays + chunk + tl.arange(0, chunk))[:, None]
+    to_end = tl.sum(k_tile.to(tl.float32) * of_cols, 1)
+    logs -= to_end
+    of_cols = tl.dot(z.to(k_tile.dtype), k_tile, of_cols, input_precision=precision)
     wt = tl.trans(load_lower(weights, index, chunk))
-    of_cols = tl.dot(wt, q_tile, of_cols, input_precision=precision)
-    of_cols = tl.dot(zt.to(k_tile.dtype), k_tile, of_cols, input_precision=precision)
-    known = tl.sum(keys * of_rows, 1)
+    of_cols = tl.dot(wt, load_keys(q, start, end, head, rows, static), of_cols, input_precision=precision)
     gate = tl.sum(to_end, 0) + tl.sum(logs, 0) - tl.cumsum(logs, 0) + logs
-    return weight[:, None] * of_rows + of_cols, gate, strength + known, tl.sum(carried, 0)
+    return acc + of_cols, gate, strength, tl.sum(carried, 0)
 
 
 @triton.jit
-def at_ends(given, states, state_gradients, slot, sequence, head, static: tl.constexpr):
+def at_ends(given, states, state_gradients, slot, sequence, head, rows, columns: tl.constexpr, static: tl.constexpr):
     """The sum over the products of a state and its gradient, either read as it was given where it is a sequence's."""
     initial_state, dstate, is_first, is_last = given
     index, own = slot * static.heads + head, sequence * static.heads + head
-    total = tl.full([static.block_h], 0, tl.float32)
+    total = tl.full([columns], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v, num_stages=1):
         cols = first + tl.arange(0, static.block_v)
-        state = load_state(states, index, cols, static)
-        later = load_state(state_gradients, index, cols, static)
+        state = load_some(states, index, rows, cols, static).to(tl.float32)
+        later = load_some(state_gradients, index, rows, cols, static).to(tl.float32)
         if initial_state is not None:
-            state = tl.where(is_first, load_state(initial_state, own, cols, static), state)
+            state = tl.where(is_first, load_some(initial_state, own, rows, cols, static), state)
         if dstate is not None:
-            later = tl.where(is_last, load_state(dstate, own, cols, static), later)
+            later = tl.where(is_last, load_some(dstate, own, rows, cols, static), later)
         total += tl.sum(state * later, 1)
     return tl.sum(total, 0)
 
 
 @triton.jit
-def load_keys(x, start, end, head, static: tl.constexpr):
-    """The queries or keys of a chunk that a value head has."""
-    rows = tl.arange(0, static.block_h)
+def place_of(columns: tl.constexpr, static: tl.constexpr):
+    """The tile of channels of a program, its key head, the place of its chunk, and the channels."""
+    tiles: tl.constexpr = (static.width + columns - 1) // columns
+    tile = tl.program_id(0) % tiles
+    key_head = tl.program_id(0) // tiles % static.key_heads
+    return tile, key_head, tl.program_id(0) // (tiles * static.key_heads), tile * columns + tl.arange(0, columns)
+
+
+@triton.jit
+def numbers_before(tile, static: tl.constexpr):
+    """Where the numbers of all tokens of a tile of channels begin."""
+    tokens: tl.constexpr = static.length if static.ragged else static.batch * static.length
+    return tile.to(tl.int64) * (tokens * static.heads)
+
+
+@triton.jit
+def load_keys(x, start, end, head, rows, static: tl.constexpr):
+    """Some channels of the queries or keys of a chunk that a value head has."""
     key_head = head // static.group
     return load_tokens(x, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
 
 
 @triton.jit
-def load_held(states, index, cols, static: tl.constexpr):
-    """Some columns of a state that was kept, in its dtype."""
-    return load_state(states, index, cols, static).to(states.dtype.element_ty)
+def load_values(x, start, end, head, cols, static: tl.constexpr):
+    """Some columns of the values of a chunk, or of what is like them."""
+    return load_tokens(x, start, end, head, static.heads, static.v_width, cols, static.chunk, static.whole)
 
 
 @triton.jit

@@ -19,7 +19,7 @@ _ENOUGH = 0.75
 # Segments make so many times the work, and are worth it from so many chunks on.
 _WORK, _LONG, _MOST_SEGMENTS = 3, 32, 16
 _DOUBLING = ("chunk", "prepare_warps", "block_v", "num_warps", "num_stages", "segments")
-_GRADIENTS = ("gradient_block_v", "gradient_warps", "gradient_stages")
+_GRADIENTS = ("gradient_block_v", "gradient_columns", "gradient_warps", "gradient_stages")
 
 
 def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
@@ -72,6 +72,7 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
         num_warps=4,
         num_stages=1 if wide else 2,
         gradient_block_v=min(16 if wide else 64, padded(problem.v_head_dim)),
+        gradient_columns=min(64, padded(problem.head_dim)),
         gradient_warps=8 if chunk == 64 or wide else 4,
         gradient_stages=1,
     )

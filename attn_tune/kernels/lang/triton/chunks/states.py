@@ -22,10 +22,15 @@ def chunks_of(begin, end, segment, static: tl.constexpr):
 @triton.jit
 def load_state(states, index, cols, static: tl.constexpr):
     """Some columns of one state in float32."""
-    rows = tl.arange(0, static.block_h)
+    return load_some(states, index, tl.arange(0, static.block_h), cols, static).to(tl.float32)
+
+
+@triton.jit
+def load_some(states, index, rows, cols, static: tl.constexpr):
+    """Some rows and columns of one state, in its dtype."""
     inside = (rows < static.width)[:, None] & (cols < static.v_width)[None, :]
     base = states + index.to(tl.int64) * (static.width * static.v_width)
-    return tl.load(base + rows[:, None] * static.v_width + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+    return tl.load(base + rows[:, None] * static.v_width + cols[None, :], mask=inside, other=0.0)
 
 
 @triton.jit

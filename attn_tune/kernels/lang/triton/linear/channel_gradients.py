@@ -34,6 +34,7 @@ from attn_tune.kernels.lang.triton.chunks.levels import (
     tokens_before,
     tokens_within,
 )
+from attn_tune.kernels.lang.triton.chunks.states import load_some
 from attn_tune.kernels.lang.triton.chunks.static import chunk_of, load_lower, load_tokens, store_tokens
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
 from attn_tune.kernels.lang.triton.linear.channels import decayed_halves, load_channels
@@ -229,11 +230,3 @@ def member_gradients(arrays, slot, start, end, head, rows, columns: tl.constexpr
 def load_decayed(x, start, end, head, rows, static: tl.constexpr):
     """The decayed keys of a chunk, of which each value head has its own."""
     return load_tokens(x, start, end, head, static.heads, static.width, rows, static.chunk, static.whole)
-
-
-@triton.jit
-def load_some(states, index, rows, cols, static: tl.constexpr):
-    """Some rows and columns of a state that was kept, in its dtype."""
-    inside = (rows < static.width)[:, None] & (cols < static.v_width)[None, :]
-    base = states + index.to(tl.int64) * (static.width * static.v_width)
-    return tl.load(base + rows[:, None] * static.v_width + cols[None, :], mask=inside, other=0.0)
