@@ -130,16 +130,20 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"segments": 8, "block_v": 64},
     ),
     ("triton", "bwd"): (
-        *_PREPARED,
+        {"prepare_warps": 2},
         {"block_v": 16},
         {"block_v": 64},
         {"block_v": 64, "num_warps": 8},
+        {"block_v": 64, "num_stages": 1},
         {"num_stages": 1},
         {"num_stages": 3},
         {"gradient_block_v": 32},
         {"gradient_stages": 2},
-        {"gradient_block_v": 32, "gradient_stages": 2},
+        {"gradient_columns": 128},
+        {"gradient_columns": 32},
+        {"gradient_columns": 128, "gradient_stages": 2},
         {"gradient_warps": 4},
+        {"gradient_columns": 32, "gradient_warps": 4},
     ),
     ("triton_steps", "decode"): (
         {"block_v": 32, "num_warps": 4},
@@ -253,7 +257,7 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
     """Each launch of ``triton`` as a compiled call, on what those before it made."""
     import jax
 
-    from attn_tune.kernels.gated_delta_rule.triton.backward_scan import keep_states, walk_back
+    from attn_tune.kernels.gated_delta_rule.triton.backward_scan import walk
     from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
     from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
     from attn_tune.kernels.gated_delta_rule.triton.scan import scan
@@ -281,8 +285,7 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
             starts = made("segments", lambda o, p: segment_starts(o, p, config, static), o, prepared)
         made("scan", lambda o, p, s: scan(o, p, s, config, static), o, prepared, starts)
         return found
-    kept = made("states", lambda o, p: keep_states(o, p, config, static), o, prepared)
-    walked = made("walk", lambda x, p: walk_back(x, p, config, static), inputs, prepared)
+    kept, walked = made("walks", lambda x, p: walk(x, p, config, static), inputs, prepared)
     static = static_of(problem, config, config.gradient_block_v)
     given = (inputs, kept, walked, prepared.decays)
     made("gradients", lambda *x: differentiate(*x, config, static), *given)

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attn_tune.kernels.gated_delta_rule.triton.backward_scan import keep_states, walk_back
+from attn_tune.kernels.gated_delta_rule.triton.backward_scan import walk
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
 from attn_tune.kernels.gated_delta_rule.triton.limits import is_narrow
@@ -25,8 +25,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
     o = inputs.operands
     static = static_of(problem, config, config.block_v)
     prepared = prepare(problem, config, o, parts_of(static))
-    kept = keep_states(o, prepared, config, static)
-    walked = walk_back(inputs, prepared, config, static)
+    kept, walked = walk(inputs, prepared, config, static)
     static = static_of(problem, config, config.gradient_block_v)
     dq, dk, dg, dbeta = differentiate(inputs, kept, walked, prepared.decays, config, static)
     found = {"dq": dq, "dk": dk, "dv": walked.dv}

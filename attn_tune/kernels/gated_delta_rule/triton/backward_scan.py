@@ -38,7 +38,7 @@ from attn_tune.kernels.lang.triton.chunks.static import (
     tokens_of,
 )
 from attn_tune.kernels.lang.triton.chunks.wide import solve, split, times_wide
-from attn_tune.ops.gated_delta_rule.operands import BackwardInputs, Operands
+from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 
 
 class Kept(NamedTuple):
@@ -71,114 +71,82 @@ class Walked(NamedTuple):
     dinitial_state: jax.Array
 
 
-def keep_states(operands: Operands, prepared: Prepared, config: BackwardConfig, static: Static) -> Kept:
-    """Walks all chunks forwards."""
-    o = operands
+def walk(inputs: BackwardInputs, prepared: Prepared, config: BackwardConfig, static: Static) -> tuple[Kept, Walked]:
+    """Walks all chunks forwards and backwards at one time: neither walk fills a device, or needs the other."""
+    o = inputs.operands
+    tokens = jax.ShapeDtypeStruct(o.v.shape, o.v.dtype)
+    states = jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype)
     found = triton_call(
-        states_kernel,
+        walk_kernel,
+        o.q,
         o.k,
         o.v,
         o.beta,
         o.initial_state,
-        o.cu_seqlens,
-        prepared.solved,
-        prepared.decays,
-        out_types=[
-            jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype),
-            jax.ShapeDtypeStruct(o.v.shape, o.v.dtype),
-            jax.ShapeDtypeStruct((1,) if static.is_wide else o.v.shape, o.v.dtype),
-        ],
-        grid=(static.tiles * static.heads * static.batch, 1, 1),
-        constexprs={"static": static},
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-        name="gated_delta_rule_bwd_states",
-    )
-    return Kept(*found)
-
-
-def walk_back(inputs: BackwardInputs, prepared: Prepared, config: BackwardConfig, static: Static) -> Walked:
-    """Walks all chunks backwards."""
-    o = inputs.operands
-    tokens = jax.ShapeDtypeStruct(o.v.shape, o.v.dtype)
-    found = triton_call(
-        back_kernel,
-        o.q,
-        o.k,
-        o.beta,
         inputs.dout,
         inputs.dstate,
         o.cu_seqlens,
         *prepared,
         out_types=[
-            jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype),
+            states,
+            tokens,
+            jax.ShapeDtypeStruct((1,) if static.is_wide else o.v.shape, o.v.dtype),
+            states,
             tokens,
             tokens,
             jax.ShapeDtypeStruct((static.batch, static.heads, static.width, static.v_width), jnp.float32),
         ],
-        grid=(static.tiles * static.heads * static.parts, 1, 1),
+        grid=(static.tiles * static.heads * (static.parts + static.batch), 1, 1),
         constexprs={"static": static},
         num_warps=config.num_warps,
         num_stages=config.num_stages,
-        name="gated_delta_rule_bwd_walk",
+        name="gated_delta_rule_bwd_walks",
     )
-    return Walked(*found)
+    return Kept(*found[:3]), Walked(*found[3:])
 
 
 @triton.jit
-def states_kernel(k, v, beta, initial_state, cu_seqlens, solved, decays, states, kept, rests, static: tl.constexpr):
-    """One program per tile of columns, head and sequence."""
-    tile = tl.program_id(0) % static.tiles
-    head = tl.program_id(0) // static.tiles % static.heads
-    part = tl.program_id(0) // (static.tiles * static.heads)
-    if static.ragged:
-        part += 1
-    sequence, begin, end, place = tokens_of(cu_seqlens, part, static)
-    cols = tile * static.block_v + tl.arange(0, static.block_v)
-    held = tl.full([static.block_h, static.block_v], 0, tl.float32)
-    if initial_state is not None:
-        held = load_state(initial_state, sequence * static.heads + head, cols, static)
-    for chunk in tl.range(0, (end - begin + static.chunk - 1) // static.chunk):
-        start = begin + chunk * static.chunk
-        index = (place + chunk) * static.heads + head
-        store_state(states, index, held, cols, static)
-        values, k_tile, _rounded, after, factor = updates(
-            held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, True, static
-        )
-        update = solve(solved, index, values, k_tile.dtype, None, False, static)
-        high, low = split(update, k_tile.dtype)
-        store_tokens(kept, high, start, end, head, static.heads, static.v_width, cols, static.chunk)
-        if not static.is_wide:
-            store_tokens(rests, low, start, end, head, static.heads, static.v_width, cols, static.chunk)
-        held = times_wide(tl.trans(k_tile), update * after[:, None], held * factor, static)
-
-
-@triton.jit
-def back_kernel(
+def walk_kernel(
     q,
     k,
+    v,
     beta,
+    initial_state,
     dout,
     dstate,
     cu_seqlens,
     solved,
     mixed,
     decays,
+    states,
+    kept,
+    rests,
     state_gradients,
     update_gradients,
     dv,
     dinitial_state,
     static: tl.constexpr,
 ):
-    """One program per tile of columns, head and sequence; tokens of no sequence get zeros."""
+    """One program per tile of columns, head and sequence, of each direction; tokens of no sequence get zeros."""
     tile = tl.program_id(0) % static.tiles
     head = tl.program_id(0) // static.tiles % static.heads
     part = tl.program_id(0) // (static.tiles * static.heads)
+    is_back = part < static.parts
+    if static.ragged:
+        # That of tokens before the first sequence has no walk forwards.
+        part = tl.where(is_back, part, part - static.parts + 1)
+    else:
+        part = tl.where(is_back, part, part - static.parts)
     sequence, begin, end, place = tokens_of(cu_seqlens, part, static)
     cols = tile * static.block_v + tl.arange(0, static.block_v)
     chunks = (end - begin + static.chunk - 1) // static.chunk
-    if sequence >= 0:
-        held = tl.full([static.block_h, static.block_v], 0, tl.float32)
+    held = tl.full([static.block_h, static.block_v], 0, tl.float32)
+    if sequence < 0:
+        nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
+        for empty in tl.range(0, chunks):
+            unused = begin + empty * static.chunk
+            store_tokens(dv, nothing, unused, end, head, static.heads, static.v_width, cols, static.chunk)
+    elif is_back:
         if dstate is not None:
             held = load_state(dstate, sequence * static.heads + head, cols, static)
         arrays = (q, k, beta, dout, solved, mixed, decays)
@@ -190,10 +158,21 @@ def back_kernel(
             held = back_step(held, arrays, outputs, start, end, head, index, cols, static)
         store_state(dinitial_state, sequence * static.heads + head, held, cols, static)
     else:
-        nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
-        for empty in tl.range(0, chunks):
-            unused = begin + empty * static.chunk
-            store_tokens(dv, nothing, unused, end, head, static.heads, static.v_width, cols, static.chunk)
+        if initial_state is not None:
+            held = load_state(initial_state, sequence * static.heads + head, cols, static)
+        for chunk in tl.range(0, chunks):
+            start = begin + chunk * static.chunk
+            index = (place + chunk) * static.heads + head
+            store_state(states, index, held, cols, static)
+            values, k_tile, _rounded, after, factor = updates(
+                held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, True, static
+            )
+            update = solve(solved, index, values, k_tile.dtype, None, False, static)
+            high, low = split(update, k_tile.dtype)
+            store_tokens(kept, high, start, end, head, static.heads, static.v_width, cols, static.chunk)
+            if not static.is_wide:
+                store_tokens(rests, low, start, end, head, static.heads, static.v_width, cols, static.chunk)
+            held = times_wide(tl.trans(k_tile), update * after[:, None], held * factor, static)
 
 
 @triton.jit
