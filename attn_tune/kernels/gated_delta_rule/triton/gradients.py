@@ -327,7 +327,7 @@ def place_of(columns: tl.constexpr, static: tl.constexpr):
 
 @triton.jit
 def numbers_before(tile, static: tl.constexpr):
-    """Where the numbers of all tokens of a tile of channels begin."""
+    """The offset of the numbers of a tile of channels, of which each has one a token."""
     tokens: tl.constexpr = static.length if static.ragged else static.batch * static.length
     return tile.to(tl.int64) * (tokens * static.heads)
 

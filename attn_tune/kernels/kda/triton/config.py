@@ -4,37 +4,25 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attn_tune.kernels.knobs import PowerOfTwo, Range
-from attn_tune.kernels.lang.triton.chunks.config import Chunks
+from attn_tune.kernels.lang.triton.chunks.config import SEGMENTS, Walks
 
 DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChannelChunks(Chunks):
-    """Chunks, prepared some channels at a time, and walks: a program takes the chunks of a head in turn."""
+class ChannelChunks(Walks):
+    """Chunks, prepared some channels at a time, and walks."""
 
     prepare_channels: Annotated[
         int, PowerOfTwo(16, 256, tried=(32, 64, 128), doc="channels, or columns of values, at a time in that launch")
     ]
-    block_v: Annotated[int, PowerOfTwo(16, 128, tried=(16, 32, 64, 128), doc="columns of the state of a walk")]
-    num_warps: Annotated[int, PowerOfTwo(1, 16, tried=(4, 8), doc="warps of 32 threads of a walk")]
-    num_stages: Annotated[int, Range(1, 6, tried=(1, 2, 3, 4), doc="chunks in flight to shared memory in a walk")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardConfig(ChannelChunks):
     """The forward: chunks are prepared, then each program walks those of a head with some columns of its state."""
 
-    segments: Annotated[
-        int,
-        Range(
-            1,
-            128,
-            tried=(1, 2, 4, 8, 16),
-            doc="parts of a sequence that are walked at one time; with more than one, two more launches find the "
-            "state at the start of each",
-        ),
-    ] = 1
+    segments: Annotated[int, SEGMENTS] = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
