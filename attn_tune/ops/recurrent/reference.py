@@ -129,7 +129,7 @@ def _step(
         state = jnp.where(token.is_first, initial[token.sequence][None], state)
     product = partial(jnp.einsum, precision=lax.Precision.HIGHEST)
     q, k = (jnp.repeat(x, p.group_size, axis=1) for x in (token.q, token.k))
-    state = jnp.exp(token.g)[..., None] * state
+    state = _forgotten(state, token.g[..., None])
     update = token.v
     if p.has_delta:
         known = product("rnh,rnhv->rnv", k, rounded(state))
@@ -140,6 +140,15 @@ def _step(
         ended = jnp.where(token.is_last, state[0], finals[token.sequence])
         finals = finals.at[token.sequence].set(ended)
     return Carry(state, finals), out
+
+
+def _forgotten(state: Array, g: Array) -> Array:
+    """``exp(g) state``.
+
+    A factor near one is rounded by the same amount for every token, which adds up over all of them where the gate is
+    constant: what it lacks to one is rounded instead. Of strong gates that would be one itself.
+    """
+    return jnp.where(g > -1, state + jnp.expm1(g) * state, jnp.exp(g) * state)
 
 
 def _tokens(p: RecurrentProblem, o: Operands, dtype: jnp.dtype, padding: int) -> Token:
