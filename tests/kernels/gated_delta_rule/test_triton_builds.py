@@ -36,4 +36,4 @@ def test_untuned_walks_spill_nothing_and_copy_ahead():
     assert decode["wide_loads"] > 0
 
 
-_WALKS = ("scan_kernel", "states_kernel", "back_kernel")
+_WALKS = ("scan_kernel", "walk_kernel")

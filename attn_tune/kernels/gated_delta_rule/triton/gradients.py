@@ -14,8 +14,10 @@ start or to the end of the chunk; the gradient of a gate is the sum over it and 
 tokens cancel, so those of ``w`` and ``z`` are added up in float32 before these are rounded for products.
 
 There are two launches: the sums of one alone would not fit the registers. The first leaves ``w`` to the second. Both
-read states and updates. States at the ends of a sequence are read as they were given: in their product, a sum over a
-whole state, the roundings of a sequence of one token would be more than is allowed.
+read states and updates. No loop adds two products to one sum: of chained products Triton gives a warp whole rows, and
+eight warps would hold each of 64 rows twice, and turn them there and back. States at the ends of a sequence are read as
+they were given: in their product, a sum over a whole state, the roundings of a sequence of one token would be more than
+is allowed.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -137,6 +139,7 @@ def query_gradients(arrays, acc, tile, slot, start, end, head, rows, columns: tl
     before = tl.load(decays + index.to(tl.int64) * (2 * chunk) + tl.arange(0, chunk))
     of_q = tl.full([chunk, columns], 0, tl.float32)
     w = tl.full([chunk, chunk], 0, tl.float32)
+    of_rests = tl.full([chunk, chunk], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v):
         cols = first + tl.arange(0, static.block_v)
         dout_tile = load_values(dout, start, end, head, cols, static)
@@ -146,11 +149,11 @@ def query_gradients(arrays, acc, tile, slot, start, end, head, rows, columns: tl
         w = tl.dot(dout_tile, tl.trans(u_tile), w, input_precision=precision)
         if not static.is_wide:
             rest = load_values(rests, start, end, head, cols, static)
-            w = tl.dot(dout_tile, tl.trans(rest), w)
+            of_rests = tl.dot(dout_tile, tl.trans(rest), of_rests)
     gates, resets = log_gates(g, start, end, head, static)
     k_tile = load_keys(k, start, end, head, tl.arange(0, static.block_h), static)
     q_tile = load_keys(q, start, end, head, tl.arange(0, static.block_h), static)
-    w *= decays_between(gates, resets, False, static) * static.scale
+    w = (w + of_rests) * decays_between(gates, resets, False, static) * static.scale
     pairs = w * tl.dot(q_tile, tl.trans(k_tile), input_precision=precision)
     w = w.to(k_tile.dtype)
     # Other tiles of channels make the same.
@@ -241,8 +244,11 @@ def key_gradients(arrays, acc, logs, tile, slot, start, end, head, rows, columns
     if beta is not None:
         weight = load_numbers(beta, start, end, head, static.heads, chunk, 0.0)
 
+    wt = tl.trans(load_lower(weights, index, chunk))
+    acc = tl.dot(wt, load_keys(q, start, end, head, rows, static), acc, input_precision=precision)
     of_rows = tl.full([chunk, columns], 0, tl.float32)
     z = tl.full([chunk, chunk], 0, tl.float32)
+    of_rests = tl.full([chunk, chunk], 0, tl.float32)
     strength = tl.full([chunk], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v):
         cols = first + tl.arange(0, static.block_v)
@@ -253,11 +259,12 @@ def key_gradients(arrays, acc, logs, tile, slot, start, end, head, rows, columns
         of_rows = tl.dot(y_tile, tl.trans(state), of_rows, input_precision=precision)
         z = tl.dot(y_tile, tl.trans(u_tile), z, input_precision=precision)
         if not static.is_wide:
-            z = tl.dot(y_tile, tl.trans(load_values(rests, start, end, head, cols, static)), z)
+            rest = load_values(rests, start, end, head, cols, static)
+            of_rests = tl.dot(y_tile, tl.trans(rest), of_rests)
         strength += tl.sum(y_tile.to(tl.float32) * v_tile.to(tl.float32), 1)
     gates, resets = log_gates(g, start, end, head, static)
     k_tile = load_keys(k, start, end, head, tl.arange(0, static.block_h), static)
-    z = tl.where(row > col, -z * decays_between(gates, resets, False, static), 0.0)
+    z = tl.where(row > col, -(z + of_rests) * decays_between(gates, resets, False, static), 0.0)
     pairs = z * tl.dot(k_tile, tl.trans(k_tile), input_precision=precision) * weight[:, None]
     of_rows *= -before[:, None]
     # Other tiles of channels make the same.
@@ -292,8 +299,6 @@ def key_gradients(arrays, acc, logs, tile, slot, start, end, head, rows, columns
     to_end = tl.sum(k_tile.to(tl.float32) * of_cols, 1)
     logs -= to_end
     of_cols = tl.dot(z.to(k_tile.dtype), k_tile, of_cols, input_precision=precision)
-    wt = tl.trans(load_lower(weights, index, chunk))
-    of_cols = tl.dot(wt, load_keys(q, start, end, head, rows, static), of_cols, input_precision=precision)
     gate = tl.sum(to_end, 0) + tl.sum(logs, 0) - tl.cumsum(logs, 0) + logs
     return acc + of_cols, gate, strength, tl.sum(carried, 0)
 

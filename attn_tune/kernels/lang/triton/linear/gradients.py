@@ -120,16 +120,15 @@ def member_gradients(arrays, dv, dg, slot, start, end, head, static: tl.constexp
     if has_gate:
         gates, resets = log_gates(g, start, end, head, static)
         after, _ = decays_to_end(gates, resets, static)
-        mixed = products * decays_between(gates, resets, True, static) * static.scale
+        mixed = products * decays_between(gates, resets, True, static)
     else:
-        mixed = tl.where(row <= col, products * static.scale, 0.0)
+        mixed = tl.where(row <= col, products, 0.0)
     mixed = mixed.to(k_tile.dtype)
 
     of_q = tl.full([chunk, static.block_h], 0, tl.float32)
     of_k = tl.full([chunk, static.block_h], 0, tl.float32)
     w = tl.full([chunk, chunk], 0, tl.float32)
     wt = tl.full([chunk, chunk], 0, tl.float32)
-    kept = tl.full([static.block_h], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v):
         cols = first + tl.arange(0, static.block_v)
         dout_tile = load_values(dout, start, end, head, cols, static)
@@ -143,19 +142,11 @@ def member_gradients(arrays, dv, dg, slot, start, end, head, static: tl.constexp
         of_v = tl.dot(k_tile, gradient, input_precision=precision)
         if has_gate:
             of_v *= after[:, None]
-            state = state.to(tl.float32)
-            gradient = gradient.to(tl.float32)
-            if static.state_parts == 2:
-                rest = load_held(states, index * 2 + 1, cols, static)
-                of_q = tl.dot(dout_tile, tl.trans(rest), of_q)
-                state += rest.to(tl.float32)
-                rest = load_held(gradients, index * 2 + 1, cols, static)
-                of_k = tl.dot(v_tile, tl.trans(rest), of_k)
-                gradient += rest.to(tl.float32)
-            kept += tl.sum(state * gradient, 1)
-        of_v = tl.dot(mixed, dout_tile, of_v, input_precision=precision)
+        of_v += tl.dot(mixed, dout_tile, input_precision=precision) * static.scale
         store_tokens(dv, of_v, start, end, head, static.heads, static.v_width, cols, chunk)
 
+    if has_gate:
+        of_q, of_k, kept = with_rests((dout, v, states, gradients), of_q, of_k, index, start, end, head, static)
     # Read again: held until here, they and the decays would be spilled.
     q_tile = load_keys(q, start, end, head, static)
     k_tile = load_keys(k, start, end, head, static)
@@ -170,7 +161,7 @@ def member_gradients(arrays, dv, dg, slot, start, end, head, static: tl.constexp
         pairs = wt * tl.dot(k_tile, tl.trans(q_tile), input_precision=precision)
         to_end = tl.sum(k_tile.to(tl.float32) * of_k, 1)
         logs = tl.sum(pairs, 0) - tl.sum(pairs, 1) + tl.sum(q_tile.to(tl.float32) * of_q, 1) - to_end
-        gate = tl.sum(to_end, 0) + factor * tl.sum(kept, 0) + tl.sum(logs, 0) - tl.cumsum(logs, 0) + logs
+        gate = tl.sum(to_end, 0) + factor * kept + tl.sum(logs, 0) - tl.cumsum(logs, 0) + logs
         gate = tl.where(resets > 0, 0.0, gate)
         token = start + tl.arange(0, chunk)
         store_numbers(dg, gate, token, end, head, static)
@@ -180,6 +171,29 @@ def member_gradients(arrays, dv, dg, slot, start, end, head, static: tl.constexp
     of_q = tl.dot(w.to(k_tile.dtype), k_tile, of_q, input_precision=precision)
     of_k = tl.dot(wt.to(k_tile.dtype), q_tile, of_k, input_precision=precision)
     return of_q, of_k
+
+
+@triton.jit
+def with_rests(arrays, of_q, of_k, index, start, end, head, static: tl.constexpr):
+    """``of_q`` and ``of_k`` with what the second parts of states give, and the sum over a state times its gradient.
+
+    In a loop of their own: with two products added to one sum in a loop, eight warps would hold the sum twice.
+    """
+    dout, v, states, gradients = arrays
+    kept = tl.full([static.block_h], 0, tl.float32)
+    for first in tl.range(0, static.tiles * static.block_v, static.block_v):
+        cols = first + tl.arange(0, static.block_v)
+        state = load_state(states, index * static.state_parts, cols, static)
+        gradient = load_state(gradients, index * static.state_parts, cols, static)
+        if static.state_parts == 2:
+            rest = load_held(states, index * 2 + 1, cols, static)
+            of_q = tl.dot(load_values(dout, start, end, head, cols, static), tl.trans(rest), of_q)
+            state += rest.to(tl.float32)
+            rest = load_held(gradients, index * 2 + 1, cols, static)
+            of_k = tl.dot(load_values(v, start, end, head, cols, static), tl.trans(rest), of_k)
+            gradient += rest.to(tl.float32)
+        kept += tl.sum(state * gradient, 1)
+    return of_q, of_k, tl.sum(kept, 0)
 
 
 @triton.jit

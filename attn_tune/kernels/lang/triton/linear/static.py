@@ -39,9 +39,6 @@ def static_of(problem: Recurrent, config: ForwardConfig | BackwardConfig, block_
     shared = chunks.static_of(problem, config, block_v, segments)
     values = {field.name: getattr(shared, field.name) for field in dataclasses.fields(shared)}
     has_gate_gradients = isinstance(config, BackwardConfig) and problem.gate != "none"
-    if has_gate_gradients and shared.is_wide:
-        # Three passes of tf32 lose two bits of float32, which gradients of gates cannot bear either.
-        values["precision"] = "ieee"
     return Static(
         **values,
         gate=problem.gate,
