@@ -47,20 +47,13 @@ def refused(path, tmp_path, words, **options):
     return fact
 
 
-def test_a_row_without_a_feature_problem_is_shipped_on_purpose_only(tmp_path):
-    path = lab(tmp_path / "lab.db", both(features=0))
+@pytest.mark.parametrize("features", [None, 0])
+def test_a_row_without_a_feature_problem_is_shipped_on_purpose_only(tmp_path, features):
+    path = lab(tmp_path / "lab.db", both(features=features))
     fact = refused(path, tmp_path, "its config ran no feature problem")
     assert (fact["doubt"], fact["kernel"]) == ("unproven", "flash_attention/triton")
     _, pack = export(path, tmp_path / "pack", policy=GatePolicy(allow_unproven=True))
     assert pack.gate["accepted"] == {"unproven": 1}
-    assert [row.features for row in pack.rows] == [0]
-
-
-@pytest.mark.parametrize("features", [None, 4])
-def test_proven_rows_and_trials_of_before_are_not_doubted(tmp_path, features):
-    path = lab(tmp_path / "lab.db", both(features=features))
-    _, pack = export(path, tmp_path / "pack")
-    assert "accepted" not in pack.gate
     assert [row.features for row in pack.rows] == [features]
 
 
