@@ -1,4 +1,4 @@
-"""Block-sparse attention beside the same problem said otherwise: device time, interleaved, cold cache.
+"""Block-sparse attention beside dense kernels of the same problem: device time, interleaved, cold cache.
 
     python benchmarks/block_sparse_peers.py --out blocks.json --flex
 
@@ -99,7 +99,7 @@ def configs_of(problem: Any, direction: str) -> dict[str, Any]:
 
 
 def rivals_of(problem: Any, direction: str, operands: Any) -> dict[str, tuple[Callable[..., Any], Any]]:
-    """Our flash attention: a call and its operands by name. The first is the problem itself, said otherwise."""
+    """Our flash attention: a call and its operands by name. The first computes the same."""
     import jax.numpy as jnp
 
     from attn_tune.devices.identity import current_device
@@ -111,18 +111,18 @@ def rivals_of(problem: Any, direction: str, operands: Any) -> dict[str, tuple[Ca
 
     device, listed = current_device(), pattern(problem)
     plain = Operands(q=operands.q, k=operands.k, v=operands.v)
-    said = [("dense", as_dense(problem), plain)]
+    variants = [("dense", as_dense(problem), plain)]
     if problem.workload == "documents":
         # Of documents a row of blocks lists the blocks of its own from the first on.
         ids = jnp.asarray(np.argmax(listed[0, 0], axis=-1).repeat(problem.mask_block_k)[None], jnp.int32)
         segments = plain._replace(q_segments=ids, kv_segments=ids)
-        said = [("segments", as_dense(problem, has_segments=True), segments)]
+        variants = [("segments", as_dense(problem, has_segments=True), segments)]
     elif direction == "fwd" and listed.shape[1] == 1:
         spread = jnp.asarray(listed).repeat(problem.mask_block_q, 2).repeat(problem.mask_block_k, 3)
         masked = as_dense(problem, mask_dims="11ts")
-        said.insert(0, ("dense mask", masked, plain._replace(mask=spread)))
+        variants.insert(0, ("dense mask", masked, plain._replace(mask=spread)))
     calls: dict[str, tuple[Callable[..., Any], Any]] = {}
-    for word, flash, given in said:
+    for word, flash, given in variants:
         for name in ("triton", "triton_hopper") if direction == "fwd" else ("triton",):
             spec = get_kernel(f"flash_attention/{name}")
             search = spec.searches.get(direction)

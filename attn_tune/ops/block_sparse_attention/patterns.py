@@ -16,7 +16,7 @@ _SEED = 2026
 
 
 class Masked(Protocol):
-    """What a pattern depends on; ``problem.Problem``."""
+    """The part of a problem that its pattern depends on."""
 
     @property
     def block_mask_shape(self) -> tuple[int, int, int, int]: ...
