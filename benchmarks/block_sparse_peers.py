@@ -34,9 +34,9 @@ _POINTS: Mapping[str, tuple[str, str]] = {
 _CHANGES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "fwd": (
         {"longest_first": False},
-        {"block_q": 64, "num_warps": 4},
+        {"block_q": 128, "num_warps": 8},
         {"num_stages": 2},
-        {"max_registers": 128},
+        {"num_stages": 4},
         {"block_k": 128, "num_stages": 2},
     ),
     "dq": ({"num_stages": 2}, {"block_q": 64, "num_warps": 4}, {"block_k": 64, "num_stages": 2}),

@@ -26,10 +26,11 @@ from attn_tune.kernels.lang.triton.tiles import (
 from attn_tune.ops.block_sparse_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-# (owned, walked, num_warps, num_stages) of forward, dq and dk/dv, by head dim up to: dense attention's on sm_90.
+# (owned, walked, num_warps, num_stages) of forward, dq and dk/dv, by head dim up to: dense attention's on sm_90. The
+# forward at 128 took 1953 us of documents of 1x32k on an H100, 128 rows and 8 warps 2101, 128 rows and keys 2211.
 _UNTUNED = {
     64: ((64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 3)),
-    128: ((128, 64, 8, 3), (128, 32, 8, 3), (64, 64, 4, 2)),
+    128: ((64, 64, 4, 3), (128, 32, 8, 3), (64, 64, 4, 2)),
     256: ((128, 64, 8, 2), (128, 32, 8, 3), (32, 64, 4, 2)),
 }
 _MOST_WALKED, _MOST_STAGES = 128, 4
