@@ -26,4 +26,6 @@ def verdicts():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "queries", "keys"), CASES)
 def test_the_interpreted_indexer_is_right(name, queries, keys, verdicts):
-    assert [line for line in verdicts if line.startswith(f"{name} {queries} {keys} ")] == [f"{name} {queries} {keys} right"]
+    assert [line for line in verdicts if line.startswith(f"{name} {queries} {keys} ")] == [
+        f"{name} {queries} {keys} right"
+    ]

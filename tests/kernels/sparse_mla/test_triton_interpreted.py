@@ -26,4 +26,6 @@ def verdicts():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "heads", "keys", "splits"), CASES)
 def test_the_interpreted_sparse_mla_is_right(name, heads, keys, splits, verdicts):
-    assert [line for line in verdicts if line.startswith(f"{name} {heads} {keys} {splits} ")] == [f"{name} {heads} {keys} {splits} right"]
+    assert [line for line in verdicts if line.startswith(f"{name} {heads} {keys} {splits} ")] == [
+        f"{name} {heads} {keys} {splits} right"
+    ]

@@ -61,7 +61,9 @@ def test_inputs_of_sparse_mla_at_the_edges_have_every_kind_of_row():
     assert (np.diff(valid.reshape(10, 12).astype(int), axis=1) != 0).any()
     assert ((indices >= 30) & (indices < 50)).any()
     assert {-1, 2**31 - 1, -(2**31)} & set(indices.ravel().tolist())
-    uniques = [len(set(row[ok].tolist())) for row, ok in zip(indices.reshape(10, 12), valid.reshape(10, 12), strict=True)]
+    uniques = [
+        len(set(row[ok].tolist())) for row, ok in zip(indices.reshape(10, 12), valid.reshape(10, 12), strict=True)
+    ]
     assert any(few == 1 and count == 12 for few, count in zip(uniques, counts, strict=True))
     named = np.zeros((2, 30), bool)
     for sequence in range(2):
