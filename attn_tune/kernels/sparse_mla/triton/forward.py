@@ -18,6 +18,7 @@ import triton.language as tl
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.device.tile import LN2, LOG2E
+from attn_tune.kernels.sparse_mla._triton.merge import merged
 from attn_tune.kernels.sparse_mla.triton.config import Config
 from attn_tune.ops.sparse_mla.operands import Operands
 from attn_tune.ops.sparse_mla.problem import Problem
@@ -77,7 +78,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
         num_stages=config.num_stages,
         name="sparse_mla",
     )
-    return {"out": out, "lse": lse} if config.splits == 1 else _merged(out, lse, operands.q.dtype)
+    return {"out": out, "lse": lse} if config.splits == 1 else merged(out, lse, operands.q.dtype)
 
 
 def _static_of(problem: Problem, config: Config, operands: Operands) -> Static:
@@ -102,16 +103,6 @@ def _static_of(problem: Problem, config: Config, operands: Operands) -> Static:
         scale=problem.scale * LOG2E.value,
         precision="tf32x3" if problem.dtype == "float32" else "tf32",
     )
-
-
-def _merged(parts: jax.Array, logs: jax.Array, dtype: jnp.dtype) -> dict[str, jax.Array]:
-    """The output and the lse of all parts, on the first axis; a part without keys is zero and minus infinity."""
-    highest = jnp.max(logs, axis=0)
-    weights = jnp.exp(logs - jnp.where(jnp.isneginf(highest), 0.0, highest))
-    total = jnp.sum(weights, axis=0)
-    some = jnp.where(total > 0, total, 1.0)
-    out = jnp.sum(parts * (weights / some)[..., None], axis=0)
-    return {"out": out.astype(dtype), "lse": jnp.where(total > 0, highest + jnp.log(some), -jnp.inf)}
 
 
 @triton.jit

@@ -1,0 +1,1 @@
+"""What the kernels of sparse latent attention in Triton share."""
