@@ -11,7 +11,10 @@ import attn_tune
 
 def main():
     rng = np.random.default_rng(0)
-    draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+
+    def draw(*shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
     arrays = (draw(4, 6, 2, 8), draw(4, 6, 2, 4), draw(4, 10, 12), rng.integers(-1, 10, (4, 6, 5)).astype(np.int32))
     whole = P("x")
     specs = {

@@ -20,7 +20,7 @@ def arrays(*, batch=B, queries=T, tokens=S, dtype=jnp.float32):
 
 
 def every_key(queries=T, tokens=S):
-    """The indices of causal attention, the last query at the last key; in descending order behind what names nothing."""
+    """The indices of causal attention, the last query at the last key; descending, behind those that name nothing."""
     token = jnp.arange(tokens - 1, -1, -1)
     seen = token <= (tokens - queries + jnp.arange(queries))[:, None]
     return jnp.broadcast_to(jnp.where(seen, token, -1), (B, queries, tokens))
@@ -86,7 +86,10 @@ def test_a_sink_joins_the_softmax_and_the_lse_of_sparse_mla():
 def test_vmap_of_sparse_mla_folds_into_the_batch():
     q, rope, kv = arrays()
     rows = every_key()
-    call = lambda *given: attn_tune.sparse_mla(*given, softmax_scale=SCALE)
+
+    def call(*given):
+        return attn_tune.sparse_mla(*given, softmax_scale=SCALE)
+
     folded = jax.vmap(call)(*(x[:, None] for x in (q, rope, kv, rows)))
     np.testing.assert_allclose(folded[:, 0], call(q, rope, kv, rows), atol=1e-6)
 

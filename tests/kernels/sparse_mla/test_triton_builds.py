@@ -1,4 +1,4 @@
-"""The Triton kernels of sparse attention compiled for Hopper without a GPU: its products, and copies of gathered keys."""
+"""The Triton kernels of sparse attention compiled for Hopper without a GPU: products, and copies of gathered keys."""
 
 import json
 import os

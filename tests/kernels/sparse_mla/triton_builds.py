@@ -1,4 +1,4 @@
-"""Compiles both Triton kernels without a GPU; prints a JSON line per launch. A script, so that nothing is interpreted."""
+"""Compiles the Triton kernels without a GPU; prints a JSON line a launch. A script, so that nothing is interpreted."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Sparse latent attention for Hopper, in Triton's Gluon: warps that gather keys, and two groups that share the output."""
+"""Sparse latent attention for Hopper, in Triton's Gluon: warps gather keys, two groups of others share the output."""
 
 from attn_tune.kernels.sparse_mla.triton_hopper import space
 from attn_tune.kernels.sparse_mla.triton_hopper.config import Config

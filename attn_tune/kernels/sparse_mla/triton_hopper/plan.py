@@ -49,6 +49,7 @@ def plan_of(problem: Problem, config: Config) -> Plan:
     """The constants of a call, whose sizes are the problem's."""
     p = problem
     width, rest = widths(p)
+    key_tiles = -(-p.num_selected // KEYS)
     return Plan(
         q_len=p.q_len,
         kv_len=p.kv_len,
@@ -62,7 +63,7 @@ def plan_of(problem: Problem, config: Config) -> Plan:
         stages=config.num_stages,
         splits=config.splits,
         tiles=-(-p.num_q_heads // ROWS),
-        share=-(-(-(-p.num_selected // KEYS)) // config.splits),
+        share=-(-key_tiles // config.splits),
         scale=p.scale * LOG2E,
         is_wide=p.kv_len * p.head_dim >= 2**31,
     )
