@@ -1,12 +1,10 @@
 """Problems that sparse latent attention for Hopper refuses, and slots that cannot fit."""
 
-from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import refuses_device, refuses_triton, shared_limit
-from attn_tune.kernels.sparse_mla.triton_hopper.config import GROUPS, KEYS, PANEL, ROWS, Config
+from attn_tune.kernels.sparse_mla.triton_hopper.config import KEYS, PANEL, ROWS, Config
+from attn_tune.kernels.sparse_mla.triton_hopper.plan import widths
 from attn_tune.ops.sparse_mla.problem import Problem
 from attn_tune.schema.device import Device
-
-DECIDES_NO_CODE = "refuses what does not fit; the widths it gives are in every program"
 
 _HOPPER = 90
 MAX_LATENT = 512
@@ -41,9 +39,3 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     needed = 2 * (ROWS + config.num_stages * KEYS) * sum(widths(problem)) + 2 * ROWS * KEYS + _SET_ASIDE
     limit = shared_limit(device)
     return f"its slots need {needed} bytes of shared memory; {device.family} has {limit}" if needed > limit else None
-
-
-def widths(problem: Problem) -> tuple[int, int]:
-    """Columns that are keys and values, and those behind them, in whole panels."""
-    width = max(GROUPS * PANEL, padded(problem.v_head_dim))
-    return width, -(-max(0, problem.head_dim - width) // PANEL) * PANEL

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from attn_tune.kernels.lang.triton.device.static import LOG2E
-from attn_tune.kernels.sparse_mla.triton_hopper.config import GROUPS, KEYS, ROWS, Config
-from attn_tune.kernels.sparse_mla.triton_hopper.limits import widths
+from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
+from attn_tune.kernels.sparse_mla.triton_hopper.config import GROUPS, KEYS, PANEL, ROWS, Config
 from attn_tune.ops.sparse_mla.problem import Problem
 
 
@@ -67,3 +66,9 @@ def plan_of(problem: Problem, config: Config) -> Plan:
         scale=p.scale * LOG2E,
         is_wide=p.kv_len * p.head_dim >= 2**31,
     )
+
+
+def widths(problem: Problem) -> tuple[int, int]:
+    """Columns that are keys and values, and those behind them, in whole panels."""
+    width = max(GROUPS * PANEL, padded(problem.v_head_dim))
+    return width, -(-max(0, problem.head_dim - width) // PANEL) * PANEL
