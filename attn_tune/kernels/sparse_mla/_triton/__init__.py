@@ -1,1 +1,1 @@
-"""What the kernels of sparse latent attention in Triton share."""
+"""Parts that the Triton kernels of sparse latent attention share."""
