@@ -44,6 +44,9 @@ def samples() -> dict[str, Problem]:
     }
 
 
-def _tiny(**more: Any) -> Problem:
-    sizes: dict[str, Any] = {"batch": 2, "q_len": 13, "kv_len": 101, "num_q_heads": 4, "head_dim": 32}
-    return Problem(**{**sizes, "scale": 0.3, **more})
+def _tiny(
+    *, batch: int = 2, q_len: int = 13, kv_len: int = 101, num_q_heads: int = 4, head_dim: int = 32, **more: Any
+) -> Problem:
+    return Problem(
+        batch=batch, q_len=q_len, kv_len=kv_len, num_q_heads=num_q_heads, head_dim=head_dim, scale=0.3, **more
+    )

@@ -48,6 +48,25 @@ def samples() -> dict[str, Problem]:
     }
 
 
-def _tiny(**more: Any) -> Problem:
-    sizes: dict[str, Any] = {"batch": 2, "q_len": 7, "kv_len": 101, "num_q_heads": 6, "head_dim": 48, "v_head_dim": 32}
-    return Problem(**{**sizes, "num_selected": 37, "scale": 0.2, **more})
+def _tiny(
+    *,
+    batch: int = 2,
+    q_len: int = 7,
+    kv_len: int = 101,
+    num_q_heads: int = 6,
+    head_dim: int = 48,
+    v_head_dim: int = 32,
+    num_selected: int = 37,
+    **more: Any,
+) -> Problem:
+    return Problem(
+        batch=batch,
+        q_len=q_len,
+        kv_len=kv_len,
+        num_q_heads=num_q_heads,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        num_selected=num_selected,
+        scale=0.2,
+        **more,
+    )
