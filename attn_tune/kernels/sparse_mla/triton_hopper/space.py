@@ -47,6 +47,8 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
         for some in sorted({max(1, splits // 2), splits, 2 * splits if splits > 1 else 1}):
             if some in tried(Config, "splits"):
                 yield Config(num_stages=stages, splits=some)
+                if stages == 2:
+                    yield Config(splits=some, in_turns=True)
 
 
 def _splits(problem: Problem, device: Device) -> int:
