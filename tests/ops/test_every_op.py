@@ -40,7 +40,7 @@ def inputs_of(text, seed=SEED):
 
 @functools.cache
 def answers(text):
-    """By direction, the answers of the reference and of the baseline: one program, in which they share their forward."""
+    """By direction the answers of the reference and of the baseline: one program, in which they share the forward."""
     op, problem = problem_of(text)
 
     def run(inputs):

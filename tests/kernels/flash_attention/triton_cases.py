@@ -1,5 +1,5 @@
 """The cases of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints the errors of each kernel
-and case as JSON; its arguments are names of cases, ``tested`` for what the tests run, or none for every kernel and case.
+and case as JSON; its arguments are names of cases, "tested" for what the tests run, or none for all with all kernels.
 
 A script because the interpreter has to be chosen before the kernels are imported, and the tests of the compiled
 kernels need them not interpreted.
@@ -125,13 +125,15 @@ CASES = (
 
 # The tiles, masks and biases of the first kernel are those of the others: these are tried on each feature, not on each
 # variant of it.
-OTHERS = frozenset(
-    """full-odd causal-more-keys causal-more-rows-than-keys one-row window-two-sided window-hides-rows mask-b1ts mask-11t1
-    mask-bnts-batches bias-bnts bias-11ts bias-b11s bias-1n11 bias-infinite bias-causal-gqa-bfloat16 segments-cross
-    segments-long-window segments-mixed lengths lengths-cap-dropout lengths-column-bias positions-window
-    sinks-minus-infinity sinks-hidden-rows soft-cap dropout-gqa-causal mqa head-dims-differ head-dim-odd zero-scale
-    large-logits bfloat16 float16 float32-default logits-bfloat16 everything everything-bfloat16""".split()
-)
+OTHERS = {
+    "full-odd", "causal-more-keys", "causal-more-rows-than-keys", "one-row", "window-two-sided",
+    "window-hides-rows", "mask-b1ts", "mask-11t1", "mask-bnts-batches", "bias-bnts", "bias-11ts", "bias-b11s",
+    "bias-1n11", "bias-infinite", "bias-causal-gqa-bfloat16", "segments-cross", "segments-long-window",
+    "segments-mixed", "lengths", "lengths-cap-dropout", "lengths-column-bias", "positions-window",
+    "sinks-minus-infinity", "sinks-hidden-rows", "soft-cap", "dropout-gqa-causal", "mqa", "head-dims-differ",
+    "head-dim-odd", "zero-scale", "large-logits", "bfloat16", "float16", "float32-default", "logits-bfloat16",
+    "everything", "everything-bfloat16",
+}  # fmt: skip
 
 
 @dataclass
