@@ -1,6 +1,6 @@
 """Cases of the Triton kernels. Run as a script in Triton's interpreter it prints the name of each that is right.
 
-Names may be given. All take two minutes; the tests run those that have most features together.
+Names may be given. All take a minute; the tests run those that have most features together.
 """
 
 import sys
@@ -67,6 +67,9 @@ def judged(name):
 
 
 def main():
+    from tests.kernels.triton_interpreter import prepare_language_once
+
+    prepare_language_once()
     for name in sys.argv[1:] or CASES:
         try:
             worst = judged(name)

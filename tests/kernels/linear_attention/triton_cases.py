@@ -1,6 +1,6 @@
 """Cases of the Triton kernels of linear attention. Run as a script in Triton's interpreter it prints which are right.
 
-Names may be given. All take two and a half minutes; the tests run those that have most features together.
+Names may be given. All take a minute and a half; the tests run those that have most features together.
 """
 
 import importlib
@@ -70,6 +70,9 @@ def judged(kernel, direction, sample, knobs):
 
 
 def main():
+    from tests.kernels.triton_interpreter import prepare_language_once
+
+    prepare_language_once()
     for name in sys.argv[1:] or CASES:
         try:
             worst = judged(*CASES[name])
