@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     # The same names once more (a test compares), and those of this package's ops, for what reads types and runs
     # nothing: type checkers and editors.
     from attn_tune.api.attention import attention as attention
+    from attn_tune.api.block_sparse_attention import block_sparse_attention as block_sparse_attention
     from attn_tune.api.context_parallel.layouts import (
         local_positions as local_positions,
         striped_shard as striped_shard,
@@ -101,6 +102,9 @@ if TYPE_CHECKING:
     from attn_tune.api.serving.paged_append import paged_append as paged_append
     from attn_tune.api.serving.paged_decode import paged_decode as paged_decode
     from attn_tune.api.serving.ragged_paged import ragged_paged as ragged_paged
+    from attn_tune.api.sparse.indexer import indexer as indexer
+    from attn_tune.api.sparse.indexer_topk import indexer_topk as indexer_topk
+    from attn_tune.api.sparse.sparse_mla import sparse_mla as sparse_mla
     from attn_tune.devices.environments import current_environment as current_environment
     from attn_tune.devices.identity import current_device as current_device
     from attn_tune.kernels.spec import KernelSpec as KernelSpec, Search as Search

@@ -17,6 +17,7 @@ SIGNATURES = (
     _FLASH.format(b=2, t=40, s=40, n=4, k=2, v=16, dtype="float32") + " seg=1 sinks=1 drop=1",
     _DENSE.format(dtype="float32") + " causal=1 cap=1",
     _DENSE.format(dtype="bfloat16") + " mask=b1ts bias=1nts sinks=1 drop=1",
+    "block_sparse_attention/v1 b=2 t=60 s=75 n=4 k=2 h=16 v=24 dtype=float32 causal=1 bq=16 bk=32 blocks=bn cap=1",
     "paged_decode/v1 b=3 t=2 s=40 n=4 k=2 h=16 v=16 page=8 dtype=bfloat16 kv=float8_e4m3fn kvscale=token left=9"
     " workload=uni",
     "paged_decode/v1 b=3 t=2 s=40 n=4 k=1 h=48 v=32 page=8 layout=latent dtype=bfloat16 kv=int8 kvscale=token",
@@ -29,6 +30,8 @@ SIGNATURES = (
     "linear_attention/v1 b=2 t=37 n=4 k=2 h=16 v=24 dtype=bfloat16 gate=constant state=both",
     "gla/v1 b=2 t=21 n=4 k=2 h=16 v=24 dtype=float32 state=both",
     "kda/v1 b=5 t=30 n=3 k=1 h=16 v=16 dtype=float32 state=out ragged=1 workload=mix",
+    "sparse_mla/v1 b=2 t=5 s=40 n=4 h=48 v=32 top=12 dtype=bfloat16 sinks=1",
+    "indexer/v1 b=2 t=9 s=40 n=4 h=16 dtype=float32",
     "foreign/v1 t=64",
     "probe_paged/v1 b=3 s=64 n=2 h=16 page=8 dtype=float32 workload=uni",
     "probe_recurrent/v1 b=2 t=32 n=2 k=8 v=16 dtype=float32 workload=reset",
