@@ -20,7 +20,7 @@ def test_untuned_launches_of_sparse_attention_multiply_by_wgmma_and_gather_witho
     )
     assert done.returncode == 0, done.stderr[-2000:]
     launches = {launch.pop("name"): launch for launch in map(json.loads, done.stdout.splitlines())}
-    assert launches.keys() == {"deepseek", "hopper", "indexer"}
+    assert launches.keys() == {"narrow", "hopper", "indexer"}
     for launch in launches.values():
         assert launch["wgmma"] > 0, launch
         assert launch["copies"] > 0, launch
