@@ -1,0 +1,354 @@
+"""Device code of the three partitions: one warp that copies, and two groups of warps that multiply."""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.logits import (
+    kept,
+    load_columns,
+    load_seeds,
+    squash,
+    weights_of,
+)
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import DS_SLOTS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import (
+    place_of,
+    publish_place,
+    receive_place,
+    slot_of,
+    steps_of,
+    walk_of,
+)
+from attn_tune.kernels.lang.gluon.device import next_place
+
+_ROWS = gl.constexpr(ROWS)
+_CONSUMERS = gl.constexpr(CONSUMERS)
+_DS_SLOTS = gl.constexpr(DS_SLOTS)
+
+
+class Buffers(NamedTuple):
+    """The slots in shared memory, and other views of the same bytes.
+
+    Attributes:
+      k, v: keys and values, ``[consumers, 1, 64, H]``; those of v hold dv and dk at the end.
+      k_panels: the keys in panels of the columns that a group of warps makes of dq, ``[..., 64, dq_width]``.
+      q, dout: queries and the output's gradient, ``[stages, 1, block_q, H]``.
+      lse, delta: of the same rows, ``[stages, 1, block_q]`` in float32.
+      ds: the gradient of the logits, ``[slots * consumers, 64, block_q]``.
+      ds_panels: the same in panels of 64 rows, ``[..., 64, 64]``.
+      dq: shares of dq, ``[consumers, 1, 64, dq_width]`` in float32.
+      place: the published places of two tiles of keys in the queue.
+    """
+
+    k: gl.shared_memory_descriptor
+    v: gl.shared_memory_descriptor
+    k_panels: gl.shared_memory_descriptor
+    q: gl.shared_memory_descriptor
+    dout: gl.shared_memory_descriptor
+    lse: gl.shared_memory_descriptor
+    delta: gl.shared_memory_descriptor
+    ds: gl.shared_memory_descriptor
+    ds_panels: gl.shared_memory_descriptor
+    dq: gl.shared_memory_descriptor
+    place: gl.shared_memory_descriptor
+
+
+class Barriers(NamedTuple):
+    """One barrier a slot: ``full`` when what it guards has come, ``empty`` when all who read it are done."""
+
+    place_full: gl.shared_memory_descriptor
+    place_empty: gl.shared_memory_descriptor
+    k_full: gl.shared_memory_descriptor
+    k_empty: gl.shared_memory_descriptor
+    v_full: gl.shared_memory_descriptor
+    v_empty: gl.shared_memory_descriptor
+    q_full: gl.shared_memory_descriptor
+    q_empty: gl.shared_memory_descriptor
+    dout_full: gl.shared_memory_descriptor
+    dout_empty: gl.shared_memory_descriptor
+    ds_full: gl.shared_memory_descriptor
+
+
+@gluon.jit
+def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr, static: gl.constexpr):
+    """Takes tiles of keys, and copies those, queries and the output's gradient as far ahead as slots are free."""
+    k_desc, v_desc, row_descriptors = descriptors
+    ranges, lengths, counter = pointers
+    count = 0
+    turn = 0
+    place = gl.program_id(0)
+    publish_place(place, turn, buffers, barriers)
+    while place < plan.num_tiles:
+        # Wanted only at the end of the tile at hand.
+        next_tile = plan.num_programs + next_place(counter)
+        walk = walk_of(place, ranges, lengths, plan, static)
+        steps = steps_of(walk, static)
+        _load_keys(k_desc, walk, turn, barriers.k_full, barriers.k_empty, buffers.k, static)
+        # The slot of the values is the last that is free: dk leaves from there.
+        early = gl.minimum(steps, 1)
+        for step in range(early):
+            _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
+        _load_keys(v_desc, walk, turn, barriers.v_full, barriers.v_empty, buffers.v, static)
+        for step in range(early, steps):
+            _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
+        count += steps
+        turn += 1
+        place = next_tile
+        publish_place(place, turn, buffers, barriers)
+
+
+@gluon.jit
+def _load_keys(desc, walk, turn, full, empty, buffer, static: gl.constexpr):
+    """Waits until the keys or values of the tile before are done with, and starts the copies of a tile."""
+    mbarrier.wait(empty.index(0), (turn & 1) ^ 1)
+    mbarrier.expect(full.index(0), _CONSUMERS * desc.block_type.nbytes)
+    for i in gl.static_range(_CONSUMERS):
+        key = walk.block * static.block_k + i * _ROWS
+        place = [walk.batch, key, walk.kv_head * static.head_dim]
+        tma.async_load(desc, place, full.index(0), buffer.index(i))
+
+
+@gluon.jit
+def _load_rows(descriptors, step, count, walk, buffers, barriers, plan: gl.constexpr, static: gl.constexpr):
+    """Waits for a free slot of queries, then of the output's gradient, and starts the copies of a tile into each."""
+    q_desc, dout_desc, lse_desc, delta_desc = descriptors
+    block, head = place_of(step, walk, static)
+    slot, phase = slot_of(count, plan.stages)
+    place = [walk.batch, block * static.block_q, head * static.head_dim]
+    row = [walk.batch * static.num_q_heads + head, block * static.block_q]
+    full = barriers.q_full.index(slot)
+    mbarrier.wait(barriers.q_empty.index(slot), phase ^ 1)
+    mbarrier.expect(full, q_desc.block_type.nbytes + lse_desc.block_type.nbytes)
+    tma.async_load(q_desc, place, full, buffers.q.index(slot))
+    tma.async_load(lse_desc, row, full, buffers.lse.index(slot))
+    full = barriers.dout_full.index(slot)
+    mbarrier.wait(barriers.dout_empty.index(slot), phase ^ 1)
+    mbarrier.expect(full, dout_desc.block_type.nbytes + delta_desc.block_type.nbytes)
+    tma.async_load(dout_desc, place, full, buffers.dout.index(slot))
+    tma.async_load(delta_desc, row, full, buffers.delta.index(slot))
+
+
+@gluon.jit
+def differentiate(
+    CONSUMER: gl.constexpr,
+    descriptors,
+    pointers,
+    buffers,
+    barriers,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """Makes dk and dv of 64 keys, and of each tile of rows the half of dq that this group of warps adds."""
+    dk_desc, dv_desc, dq_desc = descriptors
+    ranges, lengths, q_segments, kv_segments, dropout, dq = pointers
+    count = 0
+    turn = 0
+    place = receive_place(turn, buffers, barriers)
+    while place < plan.num_tiles:
+        walk = walk_of(place, ranges, lengths, plan, static)
+        first_key = walk.block * static.block_k + CONSUMER * _ROWS
+        columns = load_columns(first_key, walk.batch, kv_segments, layouts.logits, static)
+        seeds = load_seeds(dropout, walk.batch, static)
+        dk_acc = gl.zeros([_ROWS, static.head_dim], gl.float32, layouts.keys)
+        dv_acc = gl.zeros([_ROWS, static.head_dim], gl.float32, layouts.keys)
+        steps = steps_of(walk, static)
+        mbarrier.wait(barriers.k_full.index(0), turn & 1)
+        product = gl.zeros([_ROWS, static.block_q], gl.float32, layouts.logits)
+        if plan.ahead:
+            product = multiply_keys(CONSUMER, count, steps > 0, buffers, barriers, plan, static, layouts)
+            product = warpgroup_mma_wait(0, deps=[product])
+        mbarrier.wait(barriers.v_full.index(0), turn & 1)
+        for step in range(steps):
+            dk_acc, dv_acc, product = differentiate_rows(
+                CONSUMER,
+                (dk_acc, dv_acc, product),
+                (step, steps, count + step),
+                walk,
+                columns,
+                (q_segments, seeds, dq_desc, dq),
+                buffers,
+                barriers,
+                plan,
+                static,
+                layouts,
+            )
+        count += steps
+        mbarrier.arrive(barriers.k_empty.index(0))
+        slot = buffers.v.index(CONSUMER)
+        tile = slot.reshape([_ROWS, static.head_dim])
+        out = [walk.batch, first_key, walk.kv_head * static.head_dim]
+        tile.store(dv_acc.to(buffers.q.dtype))
+        fence_async_shared()
+        tma.async_store(dv_desc, out, slot)
+        tma.store_wait(0)
+        tile.store((dk_acc * static.scale).to(buffers.q.dtype))
+        fence_async_shared()
+        tma.async_store(dk_desc, out, slot)
+        tma.store_wait(0)
+        mbarrier.arrive(barriers.v_empty.index(0))
+        turn += 1
+        place = receive_place(turn, buffers, barriers)
+
+
+@gluon.jit
+def differentiate_rows(
+    CONSUMER: gl.constexpr,
+    carried,
+    numbers,
+    walk,
+    columns,
+    pointers,
+    buffers,
+    barriers,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """One step: a tile of rows of one head. ``carried``: dk, dv and, with ``plan.ahead``, this step's k.q."""
+    dk_acc, dv_acc, product = carried
+    step, steps, count = numbers
+    q_segments, seeds, dq_desc, dq = pointers
+    block, head = place_of(step, walk, static)
+    slot, phase = slot_of(count, plan.stages)
+    ds_slot, ds_phase = slot_of(count, _DS_SLOTS)
+    v_tile = buffers.v.index(CONSUMER).reshape([_ROWS, static.head_dim])
+    q_tile = buffers.q.index(slot).reshape([static.block_q, static.head_dim])
+    dout_tile = buffers.dout.index(slot).reshape([static.block_q, static.head_dim])
+    zeros = gl.zeros([_ROWS, static.block_q], gl.float32, layouts.logits)
+    if not plan.ahead:
+        started = multiply_keys(CONSUMER, count, True, buffers, barriers, plan, static, layouts)
+    mbarrier.wait(barriers.dout_full.index(slot), phase)
+    dweights = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    if not plan.ahead:
+        product = warpgroup_mma_wait(1, deps=[started])
+    squashed = squash(product, static)
+    row_lse = buffers.lse.index(slot).reshape([static.block_q]).load(gl.SliceLayout(0, layouts.logits))
+    weights = weights_of(squashed, row_lse, columns, block, walk, q_segments, plan, static)
+    used = weights
+    if static.keep_threshold is not None:
+        keep = kept(block, head, columns, seeds, layouts.logits, static)
+        used = gl.where(keep, weights * static.keep_scale, 0.0)
+    used = gl.convert_layout(used.to(buffers.q.dtype), layouts.operand)
+    dv_acc = warpgroup_mma(used, dout_tile, dv_acc, is_async=True)
+    dweights = warpgroup_mma_wait(1, deps=[dweights])
+    if static.keep_threshold is not None:
+        dweights = gl.where(keep, dweights * static.keep_scale, 0.0)
+    row_delta = buffers.delta.index(slot).reshape([static.block_q]).load(gl.SliceLayout(0, layouts.logits))
+    dlogits = weights * (dweights - row_delta[None, :])
+    if static.soft_cap is not None:
+        dlogits *= 1.0 - squashed * squashed
+    dlogits = dlogits.to(buffers.q.dtype)
+    buffers.ds.index(ds_slot * _CONSUMERS + CONSUMER).store(dlogits)
+    fence_async_shared()
+    mbarrier.arrive(barriers.ds_full.index(ds_slot))
+    dk_acc = warpgroup_mma(gl.convert_layout(dlogits, layouts.operand), q_tile, dk_acc, is_async=True)
+    # Each wait as early as it costs nothing: operands in registers are held until then.
+    dv_acc = warpgroup_mma_wait(1, deps=[dv_acc])
+    mbarrier.arrive(barriers.dout_empty.index(slot))
+    mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
+    share = multiply_share(CONSUMER, ds_slot, buffers, plan, static, layouts)
+    dk_acc = warpgroup_mma_wait(1, deps=[dk_acc])
+    mbarrier.arrive(barriers.q_empty.index(slot))
+    if plan.ahead:
+        # The next product runs while this share of dq leaves. After the last step none is wanted: what is left in the
+        # slot is multiplied, and not used.
+        more = step + 1 < steps
+        started = multiply_keys(CONSUMER, count + 1, more, buffers, barriers, plan, static, layouts)
+    share = warpgroup_mma_wait(plan.ahead, deps=[share])
+    add_share(CONSUMER, share, walk.batch, block, head, dq_desc, dq, buffers, plan, static, layouts)
+    if plan.ahead:
+        # Here and not where it is wanted: in flight at the end of a loop, ptxas would wait for every instruction.
+        product = warpgroup_mma_wait(0, deps=[started])
+    return dk_acc, dv_acc, product
+
+
+@gluon.jit
+def multiply_keys(
+    CONSUMER: gl.constexpr,
+    count,
+    more,
+    buffers,
+    barriers,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """Starts the product k.q ``[64, block_q]`` of one step. Without ``more`` no queries come."""
+    slot, phase = slot_of(count, plan.stages)
+    k_tile = buffers.k.index(CONSUMER).reshape([_ROWS, static.head_dim])
+    q_tile = buffers.q.index(slot).reshape([static.block_q, static.head_dim])
+    zeros = gl.zeros([_ROWS, static.block_q], gl.float32, layouts.logits)
+    mbarrier.wait(barriers.q_full.index(slot), phase, pred=more)
+    return warpgroup_mma(k_tile, q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def multiply_share(
+    CONSUMER: gl.constexpr, ds_slot, buffers, plan: gl.constexpr, static: gl.constexpr, layouts: gl.constexpr
+):
+    """Starts this group's half of one tile's dq, ``[64, dq_width]``, from the gradients of all groups' logits."""
+    share = gl.zeros([_ROWS, plan.dq_width], gl.float32, layouts.share)
+    for i in gl.static_range(_CONSUMERS):
+        place = ds_slot * _CONSUMERS + i
+        if plan.splits_rows:
+            ds_tile = buffers.ds_panels.index(place * _CONSUMERS + CONSUMER)
+            k_tile = buffers.k_panels.index(i)
+        else:
+            ds_tile = buffers.ds.index(place)
+            k_tile = buffers.k_panels.index(i * _CONSUMERS + CONSUMER)
+        share = warpgroup_mma(ds_tile.permute((1, 0)), k_tile, share, use_acc=i > 0, is_async=True)
+    return share
+
+
+@gluon.jit
+def add_share(
+    CONSUMER: gl.constexpr,
+    share,
+    batch,
+    block,
+    head,
+    dq_desc,
+    dq,
+    buffers,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """Adds this group's half of one tile's dq to the sums in device memory."""
+    first = block * static.block_q
+    column = head * static.head_dim
+    if plan.splits_rows:
+        first += CONSUMER * _ROWS
+    else:
+        column += CONSUMER * plan.dq_width
+    if plan.staged_dq:
+        slot = buffers.dq.index(CONSUMER)
+        # The share before must have left.
+        tma.store_wait(0)
+        slot.reshape([_ROWS, plan.dq_width]).store(share)
+        fence_async_shared()
+        tma.async_atomic_add(dq_desc, [batch, first, column], slot)
+    else:
+        stride: gl.constexpr = static.num_q_heads * static.head_dim
+        row = first + gl.arange(0, _ROWS, gl.SliceLayout(1, layouts.share))
+        columns = gl.arange(0, plan.dq_width, gl.SliceLayout(0, layouts.share))
+        base = dq + (batch.to(gl.int64) * static.q_len + first) * stride + column
+        place = (row - first) * stride
+        gl.atomic_add(
+            base + (place[:, None] + columns[None, :]), share, mask=(row < static.q_len)[:, None], sem="relaxed"
+        )

@@ -1,0 +1,93 @@
+"""The compile-time plan of a launch, beside the constants that all Triton kernels share. Importing it loads no jax."""
+
+from dataclasses import dataclass
+
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import BLOCK_K, CONSUMERS, ROWS, BackwardConfig
+from attn_tune.kernels.lang.triton.device.static import LOG2E, Static
+from attn_tune.ops.flash_attention.problem import Problem
+
+# Tiles of the logits' gradient in shared memory. With two no group of warps waits until the other has read the last.
+DS_SLOTS = 2
+# Tiles of keys that a program has taken and not begun.
+PLACE_SLOTS = 2
+# Barriers and those tiles.
+_SET_ASIDE = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The shape of a launch.
+
+    Attributes:
+      batch: sequences.
+      num_programs: programs of the launch.
+      num_tiles: tiles of keys of all key heads and sequences.
+      stages: tiles of queries, and of the output's gradient, in shared memory.
+      padded_q: rows of one head of lse and delta, whole tiles.
+      splits_rows: a group of warps makes dq of half of a tile's rows; else half of the columns of all its rows.
+      dq_width: columns of dq that a group of warps makes.
+      staged_dq, ahead: as in the config.
+      has_lengths: keys count up to their lengths, which are given.
+      masks_end: some tile of keys has keys that are none, or do not count.
+      masks_edge: some tile crosses the causal or window edge.
+      late_scale: as in ``Static``, with a soft cap what turns its share of the cap into a base-2 logit.
+    """
+
+    batch: int
+    num_programs: int
+    num_tiles: int
+    stages: int
+    padded_q: int
+    splits_rows: bool
+    dq_width: int
+    staged_dq: bool
+    ahead: bool
+    has_lengths: bool
+    masks_end: bool
+    masks_edge: bool
+    late_scale: float
+
+
+def plan_of(problem: Problem, config: BackwardConfig, static: Static) -> Plan:
+    """The plan of one launch."""
+    return Plan(
+        batch=problem.batch,
+        num_programs=min(num_tiles(problem), config.num_programs),
+        num_tiles=num_tiles(problem),
+        stages=config.num_stages,
+        padded_q=static.q_blocks * config.block_q,
+        splits_rows=splits_rows(config),
+        dq_width=dq_width(problem, config),
+        staged_dq=config.staged_dq,
+        ahead=config.ahead,
+        has_lengths=problem.has_lengths,
+        masks_end=problem.has_lengths or static.ragged_k,
+        masks_edge=problem.bounds != (None, None),
+        late_scale=static.late_scale if problem.soft_cap is None else problem.soft_cap * LOG2E,
+    )
+
+
+def num_tiles(problem: Problem) -> int:
+    """Tiles of keys of all key heads and sequences."""
+    return -(-problem.kv_len // BLOCK_K) * problem.batch * problem.num_kv_heads
+
+
+def splits_rows(config: BackwardConfig) -> bool:
+    """Whether each group of warps makes dq of its own rows of a tile; a matrix instruction has 64."""
+    return config.block_q == CONSUMERS * ROWS
+
+
+def dq_width(problem: Problem, config: BackwardConfig) -> int:
+    """Columns of dq that a group of warps makes."""
+    return problem.head_dim if splits_rows(config) else problem.head_dim // CONSUMERS
+
+
+def shared_bytes(problem: Problem, config: BackwardConfig) -> int:
+    """Shared memory of one block: keys and values, in each stage queries, the output's gradient and two numbers a row,
+    the gradient of the logits twice, and the shares of dq in float32.
+    """
+    keys = 4 * BLOCK_K * problem.head_dim
+    queries = (4 * problem.head_dim + 8) * config.block_q * config.num_stages
+    logits = 2 * BLOCK_K * config.block_q * DS_SLOTS
+    shares = 4 * CONSUMERS * ROWS * dq_width(problem, config) if config.staged_dq else 0
+    return keys + queries + logits + shares + _SET_ASIDE
