@@ -60,7 +60,14 @@ def test_a_problem_that_the_fused_backward_for_hopper_cannot_do_has_a_reason(p, 
 def test_most_samples_are_taken_at_its_head_dims():
     wide = {name: dataclasses.replace(p, head_dim=64, v_head_dim=64) for name, p in samples().items()}
     taken = {name for name, p in wide.items() if SPEC.unsupported(p, "bwd", H200) is None}
-    assert taken >= {"causal_window_segments", "dropout_gqa", "lengths_causal", "lse_gradient", "sinks_window", "soft_cap"}
+    assert taken >= {
+        "causal_window_segments",
+        "dropout_gqa",
+        "lengths_causal",
+        "lse_gradient",
+        "sinks_window",
+        "soft_cap",
+    }
 
 
 @pytest.mark.parametrize("knobs", [{"block_q": 96}, {"num_stages": 0}, {"num_programs": 0}, {"ahead": 1}])
