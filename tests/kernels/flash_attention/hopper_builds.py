@@ -1,4 +1,4 @@
-"""Compiles the fused backward for Hopper without a GPU; prints a JSON line per build. A script: nothing is interpreted."""
+"""Compiles the fused backward for Hopper without a GPU; prints a JSON line per build. Nothing is interpreted here."""
 
 import dataclasses
 import functools

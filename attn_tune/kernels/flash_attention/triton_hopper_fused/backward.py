@@ -56,7 +56,14 @@ from attn_tune.kernels.flash_attention.triton_hopper_fused.partitions import (
     copy_tiles,
     differentiate,
 )
-from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import DS_SLOTS, PLACE_SLOTS, dq_width, plan_of
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import (
+    DS_SLOTS,
+    PLACE_SLOTS,
+    dq_width,
+    plan_of,
+    rows,
+    width,
+)
 from attn_tune.kernels.lang.gluon.names import new_barriers, viewed
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.ranges import row_ranges
@@ -141,9 +148,9 @@ def _layouts(problem: Problem, config: BackwardConfig) -> Layouts:
     def product(width: int) -> gl.NVMMADistributedLayout:
         return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
 
-    keys = product(problem.head_dim)
+    keys = product(width(problem, config))
     return Layouts(
-        logits=product(config.block_q),
+        logits=product(rows(config)),
         operand=gl.DotOperandLayout(operand_index=0, parent=keys, k_width=2),
         keys=keys,
         share=product(dq_width(problem, config)),
@@ -173,44 +180,62 @@ def backward_kernel(
 ):
     """One program a multiprocessor."""
     dtype: gl.constexpr = q.dtype.element_ty
-    q_shape: gl.constexpr = [1, static.block_q, static.head_dim]
-    k_shape: gl.constexpr = [1, _ROWS, static.head_dim]
+    H: gl.constexpr = static.head_dim
+    q_shape: gl.constexpr = [1, plan.rows, H]
+    k_shape: gl.constexpr = [1, _ROWS, H]
+    out_shape: gl.constexpr = [1, _ROWS, plan.width]
     dq_shape: gl.constexpr = [1, _ROWS, plan.dq_width]
     q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(q_shape, dtype)
     k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(k_shape, dtype)
+    out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(out_shape, dtype)
     dq_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(dq_shape, gl.float32)
     q_desc = _describe(q, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
     dout_desc = _describe(dout, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
     k_desc = _describe(k, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
     v_desc = _describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
-    dk_desc = _describe(dk, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
-    dv_desc = _describe(dv, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
+    dk_desc = _describe(dk, static.kv_len, static.num_kv_heads, out_shape, out_layout, plan, static)
+    dv_desc = _describe(dv, static.kv_len, static.num_kv_heads, out_shape, out_layout, plan, static)
     rows: gl.constexpr = plan.batch * static.num_q_heads
-    row_shape: gl.constexpr = [1, static.block_q]
+    row_shape: gl.constexpr = [1, plan.rows]
     row_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
     lse_desc = tma.make_tensor_descriptor(lse, [rows, plan.padded_q], [plan.padded_q, 1], row_shape, row_layout)
     delta_desc = tma.make_tensor_descriptor(delta, [rows, plan.padded_q], [plan.padded_q, 1], row_shape, row_layout)
     dq_desc = _describe(dq, static.q_len, static.num_q_heads, dq_shape, dq_layout, plan, static)
     STAGES: gl.constexpr = plan.stages
-    k_buffer = gl.allocate_shared_memory(dtype, [_CONSUMERS, 1, _ROWS, static.head_dim], k_layout)
-    PANELS: gl.constexpr = _CONSUMERS * static.head_dim // plan.dq_width
-    panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, plan.dq_width], dtype)
-    DS_TILES: gl.constexpr = _DS_SLOTS * _CONSUMERS
-    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, static.block_q], dtype)
-    ds_buffer = gl.allocate_shared_memory(dtype, [DS_TILES, _ROWS, static.block_q], ds_layout)
-    DS_PANELS: gl.constexpr = DS_TILES * static.block_q // _ROWS
+    TILES: gl.constexpr = STAGES * plan.row_tiles
+    k_buffer = gl.allocate_shared_memory(dtype, [plan.key_tiles, 1, _ROWS, H], k_layout)
+    v_buffer = gl.allocate_shared_memory(dtype, [plan.key_tiles, 1, _ROWS, H], k_layout)
+    q_buffer = gl.allocate_shared_memory(dtype, [TILES, 1, plan.rows, H], q_layout)
+    dout_buffer = gl.allocate_shared_memory(dtype, [TILES, 1, plan.rows, H], q_layout)
+    K_PANELS: gl.constexpr = plan.key_tiles * H // plan.dq_width
+    k_panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, plan.dq_width], dtype)
+    Q_PANELS: gl.constexpr = TILES * H // plan.width
+    q_panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.rows, plan.width], dtype)
+    q_panels: gl.constexpr = [Q_PANELS, plan.rows, plan.width]
+    ds_shape: gl.constexpr = [plan.rows, _ROWS] if plan.shares_keys else [_ROWS, plan.rows]
+    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(ds_shape, dtype)
+    ds_tiles: gl.constexpr = [_DS_SLOTS * _CONSUMERS, ds_shape[0], ds_shape[1]]
+    ds_buffer = gl.allocate_shared_memory(dtype, ds_tiles, ds_layout)
+    p_buffer = ds_buffer
+    if plan.shares_keys:
+        p_buffer = gl.allocate_shared_memory(dtype, ds_tiles, ds_layout)
+    DS_PANELS: gl.constexpr = _DS_SLOTS * _CONSUMERS * plan.rows // _ROWS
     ds_panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, _ROWS], dtype)
     dq_buffer = k_buffer
     if plan.staged_dq:
         dq_buffer = gl.allocate_shared_memory(gl.float32, [_CONSUMERS, 1, _ROWS, plan.dq_width], dq_layout)
     buffers = Buffers(
         k_buffer,
-        gl.allocate_shared_memory(dtype, [_CONSUMERS, 1, _ROWS, static.head_dim], k_layout),
-        viewed(k_buffer, [PANELS, _ROWS, plan.dq_width], panel_layout),
-        gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_q, static.head_dim], q_layout),
-        gl.allocate_shared_memory(dtype, [STAGES, 1, static.block_q, static.head_dim], q_layout),
-        gl.allocate_shared_memory(gl.float32, [STAGES, 1, static.block_q], row_layout),
-        gl.allocate_shared_memory(gl.float32, [STAGES, 1, static.block_q], row_layout),
+        v_buffer,
+        viewed(k_buffer, [K_PANELS, _ROWS, plan.dq_width], k_panel_layout),
+        viewed(v_buffer, [_CONSUMERS, 1, _ROWS, plan.width], out_layout),
+        q_buffer,
+        dout_buffer,
+        viewed(q_buffer, q_panels, q_panel_layout),
+        viewed(dout_buffer, q_panels, q_panel_layout),
+        gl.allocate_shared_memory(gl.float32, [TILES, 1, plan.rows], row_layout),
+        gl.allocate_shared_memory(gl.float32, [TILES, 1, plan.rows], row_layout),
+        p_buffer,
         ds_buffer,
         viewed(ds_buffer, [DS_PANELS, _ROWS, _ROWS], ds_panel_layout),
         dq_buffer,

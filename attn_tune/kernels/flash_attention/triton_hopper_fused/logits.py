@@ -86,11 +86,11 @@ def squash(product, static: gl.constexpr):
 
 
 @gluon.jit
-def weights_of(squashed, row_lse, columns, block, walk, q_segments, plan: gl.constexpr, static: gl.constexpr):
-    """The softmax weights ``[64, block_q]`` of tile ``block`` of the rows, without dropout."""
+def weights_of(squashed, row_lse, columns, block, first, walk, q_segments, plan: gl.constexpr, static: gl.constexpr):
+    """The softmax weights ``[64, rows]`` of rows from ``first`` on, in tile ``block`` of them, without dropout."""
     layout: gl.constexpr = squashed.type.layout
     x = squashed
-    index = block * static.block_q + gl.arange(0, static.block_q, gl.SliceLayout(0, layout))
+    index = first + gl.arange(0, plan.rows, gl.SliceLayout(0, layout))
     edge = (block < walk.full_begin) | (block >= walk.full_end)
     if plan.masks_edge and edge:
         if static.right is not None:
@@ -111,17 +111,17 @@ def weights_of(squashed, row_lse, columns, block, walk, q_segments, plan: gl.con
 
 
 @gluon.jit
-def kept(block, head, columns, seeds, layout: gl.constexpr, static: gl.constexpr):
-    """Whether dropout keeps each weight: ``dropout.py``.
+def kept(first, head, columns, seeds, layout: gl.constexpr, plan: gl.constexpr, static: gl.constexpr):
+    """Whether dropout keeps each weight of rows from ``first`` on: ``dropout.py``.
 
     Tiles start at multiples of 16. Bit 3 of a lane is known at compile time, and that of an index is not: only so is
     the hash computed once for the four weights that share it.
     """
     seed, first_head = seeds
     seed = mix(seed ^ ((first_head + head.to(gl.uint32)) * 0xC2B2AE35))
-    lane = gl.arange(0, static.block_q, gl.SliceLayout(0, layout))
+    lane = gl.arange(0, plan.rows, gl.SliceLayout(0, layout))
     # As ``mix`` without its last step: that is its own inverse, and is the first of the next hash.
-    row = seed + (block * static.block_q + (lane - (lane & 8))).to(gl.uint32)
+    row = seed + (first + (lane - (lane & 8))).to(gl.uint32)
     row ^= row >> 16
     row *= 0x7FEB352D
     row ^= row >> 15

@@ -44,12 +44,15 @@ class Buffers(NamedTuple):
     """The slots in shared memory, and other views of the same bytes.
 
     Attributes:
-      k, v: keys and values, ``[consumers, 1, 64, H]``; those of v hold dv and dk at the end.
+      k, v: keys and values, ``[key_tiles, 1, 64, H]``.
       k_panels: the keys in panels of the columns that a group of warps makes of dq, ``[..., 64, dq_width]``.
-      q, dout: queries and the output's gradient, ``[stages, 1, block_q, H]``.
-      lse, delta: of the same rows, ``[stages, 1, block_q]`` in float32.
-      ds: the gradient of the logits, ``[slots * consumers, 64, block_q]``.
-      ds_panels: the same in panels of 64 rows, ``[..., 64, 64]``.
+      out: where dv, then dk leave, in the room of v, ``[consumers, 1, 64, width]``.
+      q, dout: queries and the output's gradient, ``[stages * row_tiles, 1, rows, H]``.
+      q_panels, dout_panels: the same in panels of the columns that a group makes of dk and dv, ``[..., rows, width]``.
+      lse, delta: of the same rows, ``[stages * row_tiles, 1, rows]`` in float32.
+      p, ds: weights and the gradient of the logits. Where groups share keys of ``rows`` by keys, ``[slots * consumers,
+        rows, 64]``; else keys by rows, ``[slots * consumers, 64, block_q]``, and p stays in registers.
+      ds_panels: the gradient of the logits of 64 rows and 64 keys, ``[..., 64, 64]``.
       dq: shares of dq, ``[consumers, 1, 64, dq_width]`` in float32.
       place: the published places of two tiles of keys in the queue.
     """
@@ -57,10 +60,14 @@ class Buffers(NamedTuple):
     k: gl.shared_memory_descriptor
     v: gl.shared_memory_descriptor
     k_panels: gl.shared_memory_descriptor
+    out: gl.shared_memory_descriptor
     q: gl.shared_memory_descriptor
     dout: gl.shared_memory_descriptor
+    q_panels: gl.shared_memory_descriptor
+    dout_panels: gl.shared_memory_descriptor
     lse: gl.shared_memory_descriptor
     delta: gl.shared_memory_descriptor
+    p: gl.shared_memory_descriptor
     ds: gl.shared_memory_descriptor
     ds_panels: gl.shared_memory_descriptor
     dq: gl.shared_memory_descriptor
@@ -97,12 +104,12 @@ def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr, sta
         next_tile = plan.num_programs + next_place(counter)
         walk = walk_of(place, ranges, lengths, plan, static)
         steps = steps_of(walk, static)
-        _load_keys(k_desc, walk, turn, barriers.k_full, barriers.k_empty, buffers.k, static)
+        _load_keys(k_desc, walk, turn, barriers.k_full, barriers.k_empty, buffers.k, plan, static)
         # The slot of the values is the last that is free: dk leaves from there.
         early = gl.minimum(steps, 1)
         for step in range(early):
             _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
-        _load_keys(v_desc, walk, turn, barriers.v_full, barriers.v_empty, buffers.v, static)
+        _load_keys(v_desc, walk, turn, barriers.v_full, barriers.v_empty, buffers.v, plan, static)
         for step in range(early, steps):
             _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
         count += steps
@@ -112,11 +119,12 @@ def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr, sta
 
 
 @gluon.jit
-def _load_keys(desc, walk, turn, full, empty, buffer, static: gl.constexpr):
+def _load_keys(desc, walk, turn, full, empty, buffer, plan: gl.constexpr, static: gl.constexpr):
     """Waits until the keys or values of the tile before are done with, and starts the copies of a tile."""
     mbarrier.wait(empty.index(0), (turn & 1) ^ 1)
-    mbarrier.expect(full.index(0), _CONSUMERS * desc.block_type.nbytes)
-    for i in gl.static_range(_CONSUMERS):
+    TILES: gl.constexpr = plan.key_tiles
+    mbarrier.expect(full.index(0), TILES * desc.block_type.nbytes)
+    for i in gl.static_range(TILES):
         key = walk.block * static.block_k + i * _ROWS
         place = [walk.batch, key, walk.kv_head * static.head_dim]
         tma.async_load(desc, place, full.index(0), buffer.index(i))
@@ -128,18 +136,24 @@ def _load_rows(descriptors, step, count, walk, buffers, barriers, plan: gl.const
     q_desc, dout_desc, lse_desc, delta_desc = descriptors
     block, head = place_of(step, walk, static)
     slot, phase = slot_of(count, plan.stages)
-    place = [walk.batch, block * static.block_q, head * static.head_dim]
-    row = [walk.batch * static.num_q_heads + head, block * static.block_q]
+    TILES: gl.constexpr = plan.row_tiles
     full = barriers.q_full.index(slot)
     mbarrier.wait(barriers.q_empty.index(slot), phase ^ 1)
-    mbarrier.expect(full, q_desc.block_type.nbytes + lse_desc.block_type.nbytes)
-    tma.async_load(q_desc, place, full, buffers.q.index(slot))
-    tma.async_load(lse_desc, row, full, buffers.lse.index(slot))
+    mbarrier.expect(full, TILES * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes))
+    for i in gl.static_range(TILES):
+        first = block * static.block_q + i * plan.rows
+        tma.async_load(q_desc, [walk.batch, first, head * static.head_dim], full, buffers.q.index(slot * TILES + i))
+        lse_row = walk.batch * static.num_q_heads + head
+        tma.async_load(lse_desc, [lse_row, first], full, buffers.lse.index(slot * TILES + i))
     full = barriers.dout_full.index(slot)
     mbarrier.wait(barriers.dout_empty.index(slot), phase ^ 1)
-    mbarrier.expect(full, dout_desc.block_type.nbytes + delta_desc.block_type.nbytes)
-    tma.async_load(dout_desc, place, full, buffers.dout.index(slot))
-    tma.async_load(delta_desc, row, full, buffers.delta.index(slot))
+    mbarrier.expect(full, TILES * (dout_desc.block_type.nbytes + delta_desc.block_type.nbytes))
+    for i in gl.static_range(TILES):
+        first = block * static.block_q + i * plan.rows
+        place = [walk.batch, first, head * static.head_dim]
+        tma.async_load(dout_desc, place, full, buffers.dout.index(slot * TILES + i))
+        lse_row = walk.batch * static.num_q_heads + head
+        tma.async_load(delta_desc, [lse_row, first], full, buffers.delta.index(slot * TILES + i))
 
 
 @gluon.jit
@@ -153,7 +167,7 @@ def differentiate(
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """Makes dk and dv of 64 keys, and of each tile of rows the half of dq that this group of warps adds."""
+    """Makes dk and dv of 64 keys, or half of their columns, and of each tile of rows half of what is added to dq."""
     dk_desc, dv_desc, dq_desc = descriptors
     ranges, lengths, q_segments, kv_segments, dropout, dq = pointers
     count = 0
@@ -161,14 +175,15 @@ def differentiate(
     place = receive_place(turn, buffers, barriers)
     while place < plan.num_tiles:
         walk = walk_of(place, ranges, lengths, plan, static)
-        first_key = walk.block * static.block_k + CONSUMER * _ROWS
+        OWN_KEYS: gl.constexpr = 0 if plan.shares_keys else CONSUMER
+        first_key = walk.block * static.block_k + OWN_KEYS * _ROWS
         columns = load_columns(first_key, walk.batch, kv_segments, layouts.logits, static)
         seeds = load_seeds(dropout, walk.batch, static)
-        dk_acc = gl.zeros([_ROWS, static.head_dim], gl.float32, layouts.keys)
-        dv_acc = gl.zeros([_ROWS, static.head_dim], gl.float32, layouts.keys)
+        dk_acc = gl.zeros([_ROWS, plan.width], gl.float32, layouts.keys)
+        dv_acc = gl.zeros([_ROWS, plan.width], gl.float32, layouts.keys)
         steps = steps_of(walk, static)
         mbarrier.wait(barriers.k_full.index(0), turn & 1)
-        product = gl.zeros([_ROWS, static.block_q], gl.float32, layouts.logits)
+        product = gl.zeros([_ROWS, plan.rows], gl.float32, layouts.logits)
         if plan.ahead:
             product = multiply_keys(CONSUMER, count, steps > 0, buffers, barriers, plan, static, layouts)
             product = warpgroup_mma_wait(0, deps=[product])
@@ -189,9 +204,10 @@ def differentiate(
             )
         count += steps
         mbarrier.arrive(barriers.k_empty.index(0))
-        slot = buffers.v.index(CONSUMER)
-        tile = slot.reshape([_ROWS, static.head_dim])
-        out = [walk.batch, first_key, walk.kv_head * static.head_dim]
+        slot = buffers.out.index(CONSUMER)
+        tile = slot.reshape([_ROWS, plan.width])
+        column = walk.kv_head * static.head_dim + (CONSUMER - OWN_KEYS) * plan.width
+        out = [walk.batch, first_key, column]
         tile.store(dv_acc.to(buffers.q.dtype))
         fence_async_shared()
         tma.async_store(dv_desc, out, slot)
@@ -226,10 +242,13 @@ def differentiate_rows(
     block, head = place_of(step, walk, static)
     slot, phase = slot_of(count, plan.stages)
     ds_slot, ds_phase = slot_of(count, _DS_SLOTS)
-    v_tile = buffers.v.index(CONSUMER).reshape([_ROWS, static.head_dim])
-    q_tile = buffers.q.index(slot).reshape([static.block_q, static.head_dim])
-    dout_tile = buffers.dout.index(slot).reshape([static.block_q, static.head_dim])
-    zeros = gl.zeros([_ROWS, static.block_q], gl.float32, layouts.logits)
+    OWN_KEYS: gl.constexpr = 0 if plan.shares_keys else CONSUMER
+    OWN_ROWS: gl.constexpr = CONSUMER if plan.shares_keys else 0
+    tile = slot * plan.row_tiles + OWN_ROWS
+    first = block * static.block_q + OWN_ROWS * plan.rows
+    v_tile = buffers.v.index(OWN_KEYS).reshape([_ROWS, static.head_dim])
+    dout_tile = buffers.dout.index(tile).reshape([plan.rows, static.head_dim])
+    zeros = gl.zeros([_ROWS, plan.rows], gl.float32, layouts.logits)
     if not plan.ahead:
         started = multiply_keys(CONSUMER, count, True, buffers, barriers, plan, static, layouts)
     mbarrier.wait(barriers.dout_full.index(slot), phase)
@@ -237,32 +256,48 @@ def differentiate_rows(
     if not plan.ahead:
         product = warpgroup_mma_wait(1, deps=[started])
     squashed = squash(product, static)
-    row_lse = buffers.lse.index(slot).reshape([static.block_q]).load(gl.SliceLayout(0, layouts.logits))
-    weights = weights_of(squashed, row_lse, columns, block, walk, q_segments, plan, static)
+    row_lse = buffers.lse.index(tile).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
+    weights = weights_of(squashed, row_lse, columns, block, first, walk, q_segments, plan, static)
     used = weights
     if static.keep_threshold is not None:
-        keep = kept(block, head, columns, seeds, layouts.logits, static)
+        keep = kept(first, head, columns, seeds, layouts.logits, plan, static)
         used = gl.where(keep, weights * static.keep_scale, 0.0)
-    used = gl.convert_layout(used.to(buffers.q.dtype), layouts.operand)
-    dv_acc = warpgroup_mma(used, dout_tile, dv_acc, is_async=True)
-    dweights = warpgroup_mma_wait(1, deps=[dweights])
+    used = used.to(buffers.q.dtype)
+    if plan.shares_keys:
+        buffers.p.index(ds_slot * _CONSUMERS + CONSUMER).permute((1, 0)).store(used)
+        dweights = warpgroup_mma_wait(0, deps=[dweights])
+    else:
+        used = gl.convert_layout(used, layouts.operand)
+        dv_acc = warpgroup_mma(used, dout_tile, dv_acc, is_async=True)
+        dweights = warpgroup_mma_wait(1, deps=[dweights])
     if static.keep_threshold is not None:
         dweights = gl.where(keep, dweights * static.keep_scale, 0.0)
-    row_delta = buffers.delta.index(slot).reshape([static.block_q]).load(gl.SliceLayout(0, layouts.logits))
+    row_delta = buffers.delta.index(tile).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
     dlogits = weights * (dweights - row_delta[None, :])
     if static.soft_cap is not None:
         dlogits *= 1.0 - squashed * squashed
     dlogits = dlogits.to(buffers.q.dtype)
-    buffers.ds.index(ds_slot * _CONSUMERS + CONSUMER).store(dlogits)
+    ds_tile = buffers.ds.index(ds_slot * _CONSUMERS + CONSUMER)
+    if plan.shares_keys:
+        ds_tile = ds_tile.permute((1, 0))
+    ds_tile.store(dlogits)
     fence_async_shared()
     mbarrier.arrive(barriers.ds_full.index(ds_slot))
-    dk_acc = warpgroup_mma(gl.convert_layout(dlogits, layouts.operand), q_tile, dk_acc, is_async=True)
     # Each wait as early as it costs nothing: operands in registers are held until then.
-    dv_acc = warpgroup_mma_wait(1, deps=[dv_acc])
-    mbarrier.arrive(barriers.dout_empty.index(slot))
-    mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
+    if plan.shares_keys:
+        mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
+        dv_acc = multiply_rows(CONSUMER, buffers.p, buffers.dout_panels, dv_acc, slot, ds_slot, plan)
+        dk_acc = multiply_rows(CONSUMER, buffers.ds, buffers.q_panels, dk_acc, slot, ds_slot, plan)
+        dv_acc = warpgroup_mma_wait(plan.row_tiles, deps=[dv_acc])
+        mbarrier.arrive(barriers.dout_empty.index(slot))
+    else:
+        q_tile = buffers.q.index(slot).reshape([plan.rows, static.head_dim])
+        dk_acc = warpgroup_mma(gl.convert_layout(dlogits, layouts.operand), q_tile, dk_acc, is_async=True)
+        dv_acc = warpgroup_mma_wait(1, deps=[dv_acc])
+        mbarrier.arrive(barriers.dout_empty.index(slot))
+        mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
     share = multiply_share(CONSUMER, ds_slot, buffers, plan, static, layouts)
-    dk_acc = warpgroup_mma_wait(1, deps=[dk_acc])
+    dk_acc = warpgroup_mma_wait(plan.key_tiles, deps=[dk_acc])
     mbarrier.arrive(barriers.q_empty.index(slot))
     if plan.ahead:
         # The next product runs while this share of dq leaves. After the last step none is wanted: what is left in the
@@ -288,13 +323,26 @@ def multiply_keys(
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """Starts the product k.q ``[64, block_q]`` of one step. Without ``more`` no queries come."""
+    """Starts the product k.q ``[64, rows]`` of one step. Without ``more`` no queries come."""
     slot, phase = slot_of(count, plan.stages)
-    k_tile = buffers.k.index(CONSUMER).reshape([_ROWS, static.head_dim])
-    q_tile = buffers.q.index(slot).reshape([static.block_q, static.head_dim])
-    zeros = gl.zeros([_ROWS, static.block_q], gl.float32, layouts.logits)
+    OWN_KEYS: gl.constexpr = 0 if plan.shares_keys else CONSUMER
+    OWN_ROWS: gl.constexpr = CONSUMER if plan.shares_keys else 0
+    k_tile = buffers.k.index(OWN_KEYS).reshape([_ROWS, static.head_dim])
+    q_tile = buffers.q.index(slot * plan.row_tiles + OWN_ROWS).reshape([plan.rows, static.head_dim])
+    zeros = gl.zeros([_ROWS, plan.rows], gl.float32, layouts.logits)
     mbarrier.wait(barriers.q_full.index(slot), phase, pred=more)
     return warpgroup_mma(k_tile, q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def multiply_rows(CONSUMER: gl.constexpr, pairs, panels, acc, slot, ds_slot, plan: gl.constexpr):
+    """Starts adding one step's rows to this group's columns of dk or dv, where both groups share keys."""
+    TILES: gl.constexpr = plan.row_tiles
+    for i in gl.static_range(TILES):
+        pair_tile = pairs.index(ds_slot * _CONSUMERS + i).permute((1, 0))
+        row_tile = panels.index((slot * TILES + i) * _CONSUMERS + CONSUMER)
+        acc = warpgroup_mma(pair_tile, row_tile, acc, is_async=True)
+    return acc
 
 
 @gluon.jit
@@ -303,15 +351,19 @@ def multiply_share(
 ):
     """Starts this group's half of one tile's dq, ``[64, dq_width]``, from the gradients of all groups' logits."""
     share = gl.zeros([_ROWS, plan.dq_width], gl.float32, layouts.share)
-    for i in gl.static_range(_CONSUMERS):
+    TILES: gl.constexpr = plan.key_tiles
+    for i in gl.static_range(TILES):
         place = ds_slot * _CONSUMERS + i
-        if plan.splits_rows:
-            ds_tile = buffers.ds_panels.index(place * _CONSUMERS + CONSUMER)
+        if plan.shares_keys:
+            ds_tile = buffers.ds_panels.index(ds_slot)
+            k_tile = buffers.k_panels.index(CONSUMER)
+        elif plan.splits_rows:
+            ds_tile = buffers.ds_panels.index(place * _CONSUMERS + CONSUMER).permute((1, 0))
             k_tile = buffers.k_panels.index(i)
         else:
-            ds_tile = buffers.ds.index(place)
+            ds_tile = buffers.ds.index(place).permute((1, 0))
             k_tile = buffers.k_panels.index(i * _CONSUMERS + CONSUMER)
-        share = warpgroup_mma(ds_tile.permute((1, 0)), k_tile, share, use_acc=i > 0, is_async=True)
+        share = warpgroup_mma(ds_tile, k_tile, share, use_acc=i > 0, is_async=True)
     return share
 
 
@@ -348,7 +400,8 @@ def add_share(
         row = first + gl.arange(0, _ROWS, gl.SliceLayout(1, layouts.share))
         columns = gl.arange(0, plan.dq_width, gl.SliceLayout(0, layouts.share))
         base = dq + (batch.to(gl.int64) * static.q_len + first) * stride + column
-        place = (row - first) * stride
-        gl.atomic_add(
-            base + (place[:, None] + columns[None, :]), share, mask=(row < static.q_len)[:, None], sem="relaxed"
-        )
+        places = base + (((row - first) * stride)[:, None] + columns[None, :])
+        if static.ragged_q:
+            gl.atomic_add(places, share, mask=(row < static.q_len)[:, None], sem="relaxed")
+        else:
+            gl.atomic_add(places, share, sem="relaxed")

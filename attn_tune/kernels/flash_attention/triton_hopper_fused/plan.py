@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_tune.kernels.flash_attention.triton_hopper_fused.config import BLOCK_K, CONSUMERS, ROWS, BackwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS, BackwardConfig
 from attn_tune.kernels.lang.triton.device.static import LOG2E, Static
 from attn_tune.ops.flash_attention.problem import Problem
 
@@ -24,6 +24,12 @@ class Plan:
       num_tiles: tiles of keys of all key heads and sequences.
       stages: tiles of queries, and of the output's gradient, in shared memory.
       padded_q: rows of one head of lse and delta, whole tiles.
+      shares_keys: both groups of warps have the same keys, each computes the logits of half of the rows, and makes half
+        of the columns of all gradients; else each has keys of its own.
+      key_tiles: tiles of 64 keys.
+      row_tiles: tiles of rows whose logits a group of warps computes apart.
+      rows: rows of one of these.
+      width: columns of dk and dv that a group of warps makes.
       splits_rows: a group of warps makes dq of half of a tile's rows; else half of the columns of all its rows.
       dq_width: columns of dq that a group of warps makes.
       staged_dq, ahead: as in the config.
@@ -38,6 +44,11 @@ class Plan:
     num_tiles: int
     stages: int
     padded_q: int
+    shares_keys: bool
+    key_tiles: int
+    row_tiles: int
+    rows: int
+    width: int
     splits_rows: bool
     dq_width: int
     staged_dq: bool
@@ -52,10 +63,15 @@ def plan_of(problem: Problem, config: BackwardConfig, static: Static) -> Plan:
     """The plan of one launch."""
     return Plan(
         batch=problem.batch,
-        num_programs=min(num_tiles(problem), config.num_programs),
-        num_tiles=num_tiles(problem),
+        num_programs=min(num_tiles(problem, config), config.num_programs),
+        num_tiles=num_tiles(problem, config),
         stages=config.num_stages,
         padded_q=static.q_blocks * config.block_q,
+        shares_keys=shares_keys(config),
+        key_tiles=config.block_k // ROWS,
+        row_tiles=CONSUMERS if shares_keys(config) else 1,
+        rows=rows(config),
+        width=width(problem, config),
         splits_rows=splits_rows(config),
         dq_width=dq_width(problem, config),
         staged_dq=config.staged_dq,
@@ -67,9 +83,24 @@ def plan_of(problem: Problem, config: BackwardConfig, static: Static) -> Plan:
     )
 
 
-def num_tiles(problem: Problem) -> int:
+def num_tiles(problem: Problem, config: BackwardConfig) -> int:
     """Tiles of keys of all key heads and sequences."""
-    return -(-problem.kv_len // BLOCK_K) * problem.batch * problem.num_kv_heads
+    return -(-problem.kv_len // config.block_k) * problem.batch * problem.num_kv_heads
+
+
+def shares_keys(config: BackwardConfig) -> bool:
+    """Whether both groups of warps have the same keys."""
+    return config.block_k == ROWS
+
+
+def rows(config: BackwardConfig) -> int:
+    """Rows whose logits a group of warps computes."""
+    return config.block_q // CONSUMERS if shares_keys(config) else config.block_q
+
+
+def width(problem: Problem, config: BackwardConfig) -> int:
+    """Columns of dk and dv that a group of warps makes."""
+    return problem.head_dim // CONSUMERS if shares_keys(config) else problem.head_dim
 
 
 def splits_rows(config: BackwardConfig) -> bool:
@@ -84,10 +115,10 @@ def dq_width(problem: Problem, config: BackwardConfig) -> int:
 
 def shared_bytes(problem: Problem, config: BackwardConfig) -> int:
     """Shared memory of one block: keys and values, in each stage queries, the output's gradient and two numbers a row,
-    the gradient of the logits twice, and the shares of dq in float32.
+    the gradient of the logits twice, and the shares of dq in float32. Groups that share keys exchange weights too.
     """
-    keys = 4 * BLOCK_K * problem.head_dim
+    keys = 4 * config.block_k * problem.head_dim
     queries = (4 * problem.head_dim + 8) * config.block_q * config.num_stages
-    logits = 2 * BLOCK_K * config.block_q * DS_SLOTS
+    logits = 2 * config.block_k * config.block_q * DS_SLOTS * (1 + shares_keys(config))
     shares = 4 * CONSUMERS * ROWS * dq_width(problem, config) if config.staged_dq else 0
     return keys + queries + logits + shares + _SET_ASIDE
