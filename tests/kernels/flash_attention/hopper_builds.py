@@ -29,6 +29,7 @@ BUILDS = {
     "h128": (_LLAMA, {}),
     "h128 behind, from registers": (_LLAMA, {"ahead": False, "staged_dq": False}),
     "h64": (_NARROW, {}),
+    "h256": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256), {}),
     "everything": (
         dataclasses.replace(
             _LLAMA, q_len=300, kv_len=260, window=(99, None), has_segments=True, soft_cap=2.0, dropout_rate=0.1

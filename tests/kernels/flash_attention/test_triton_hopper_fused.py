@@ -239,11 +239,11 @@ def test_builds_of_the_fused_backward_for_hopper_fit_and_wait_for_no_single_inst
     )
     assert done.returncode == 0, done.stderr[-2000:]
     builds = {build["name"]: build for line in done.stdout.splitlines() if (build := json.loads(line))}
-    assert len(builds) == 4
+    assert len(builds) == 5
     for build in builds.values():
         assert build["spills"] <= 500, build
         assert build["counted"] - 1024 < build["shared"] <= build["counted"], build
         assert build["products"] > 0 < build["copies"], build
         # Six in a step, of two groups of warps. Where ptxas finds no registers it waits after each of the products.
         assert build["waits"] <= 16 < build["products"], build
-    assert [b["name"] for b in builds.values() if not b["added"]] == ["h128 behind, from registers"]
+    assert [b["name"] for b in builds.values() if not b["added"]] == ["h128 behind, from registers", "h256"]
