@@ -112,14 +112,13 @@ def steps_of(walk, static: gl.constexpr):
 
 @gluon.jit
 def place_of(step, walk, static: gl.constexpr):
-    """``(tile of rows, query head)`` of one step."""
-    head = walk.kv_head * static.group_size
-    block = walk.begin + step
-    if static.group_size > 1:
-        per_head = gl.maximum(walk.end - walk.begin, 1)
-        head += step // per_head
-        block = walk.begin + step % per_head
-    return block, head
+    """``(tile of rows, query head)`` of one step: from the last rows back, all heads of the group at each.
+
+    Under a causal mask all keys see the last rows: programs that run together start with the same ones, and find them,
+    and their sums, in the L2 cache. Head after head from their own first rows, 8 heads a group took twice the time.
+    """
+    head = walk.kv_head * static.group_size + step % static.group_size
+    return walk.end - 1 - step // static.group_size, head
 
 
 @gluon.jit
