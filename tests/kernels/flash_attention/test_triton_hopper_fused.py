@@ -89,10 +89,10 @@ def test_all_candidates_fit(p):
 
 def test_a_config_that_does_not_fit_is_refused_with_figures():
     p = problem()
-    assert "232448" in SEARCH.infeasible(p, H200, config(p, num_stages=4))
+    assert "232448" in SEARCH.infeasible(p, H200, config(p, num_stages=5))
     assert "320 registers" in SEARCH.infeasible(p, H200, config(p, block_q=128, num_stages=1, staged_dq=False))
     wide = problem(H=256)
-    assert "registers" in SEARCH.infeasible(wide, H200, config(wide, block_k=128, num_stages=1))
+    assert "registers" in SEARCH.infeasible(wide, H200, config(wide, block_k=128, num_stages=1, staged_dq=False))
     narrow = problem(H=64)
     assert "32 columns" in SEARCH.infeasible(narrow, H200, config(narrow, block_q=64))
     fewer = dataclasses.replace(H200, variant="nvidia-h100-pcie", units=114)
@@ -246,4 +246,4 @@ def test_builds_of_the_fused_backward_for_hopper_fit_and_wait_for_no_single_inst
         assert build["products"] > 0 < build["copies"], build
         # Six in a step, of two groups of warps. Where ptxas finds no registers it waits after each of the products.
         assert build["waits"] <= 16 < build["products"], build
-    assert [b["name"] for b in builds.values() if not b["added"]] == ["h128 behind, from registers", "h256"]
+    assert [b["name"] for b in builds.values() if not b["added"]] == ["h128 behind, from registers"]

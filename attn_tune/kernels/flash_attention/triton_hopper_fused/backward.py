@@ -13,7 +13,7 @@ warps is in slots of shared memory (``partitions.Buffers``), each guarded by bar
     _load_keys        (TMA) --->  k       [2 x 64 keys]    --->  k.q of its own, ds.k of all
                       (TMA) --->  v       [2 x 64 keys]    --->  v.dout of its own; at the end dv, then dk leave there
     _load_rows        (TMA) --->  q, lse  [stages]         --->  k.q, ds.q
-                      (TMA) --->  dout, delta [stages]     --->  v.dout, p.dout
+                      (TMA) --->  dout, delta [dout_stages] -->  v.dout, p.dout
                                   ds      [2 x 2]          <-->  each writes that of its keys, both read all: ds.k
                                   dq      [2]              <---  add_share: each its half, added from there by TMA
 
@@ -25,8 +25,8 @@ warps is in slots of shared memory (``partitions.Buffers``), each guarded by bar
     v_empty               each group, its dk has left            copying warp     2
     q_full[stages]        TMA, by bytes                          both groups      1
     q_empty[stages]       each group, its ds.q is done           copying warp     2
-    dout_full[stages]     TMA, by bytes                          both groups      1
-    dout_empty[stages]    each group, its p.dout is done         copying warp     2
+    dout_full[dout_stages]     TMA, by bytes                          both groups      1
+    dout_empty[dout_stages]    each group, its p.dout is done         copying warp     2
     ds_full[2]            each group, its keys are written       both groups      2
 
 Slot and phase of step ``n`` are ``n % slots`` and ``n // slots % 2``. A wait for an empty slot starts with the phase
@@ -59,7 +59,6 @@ from attn_tune.kernels.flash_attention.triton_hopper_fused.partitions import (
 from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import (
     DS_SLOTS,
     PLACE_SLOTS,
-    dq_width,
     plan_of,
     rows,
     width,
@@ -156,7 +155,7 @@ def _layouts(problem: Problem, config: BackwardConfig) -> Layouts:
         logits=product(rows(config)),
         operand=gl.DotOperandLayout(operand_index=0, parent=keys, k_width=2),
         keys=keys,
-        share=product(dq_width(problem, config)),
+        share=product(ROWS),
     )
 
 
@@ -188,7 +187,7 @@ def backward_kernel(
     q_shape: gl.constexpr = [1, plan.rows, H]
     k_shape: gl.constexpr = [1, _ROWS, H]
     out_shape: gl.constexpr = [1, _ROWS, plan.width]
-    dq_shape: gl.constexpr = [1, _ROWS, plan.dq_width]
+    dq_shape: gl.constexpr = [1, _ROWS, _ROWS]
     q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(q_shape, dtype)
     k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(k_shape, dtype)
     out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(out_shape, dtype)
@@ -206,16 +205,17 @@ def backward_kernel(
     delta_desc = tma.make_tensor_descriptor(delta, [rows, plan.padded_q], [plan.padded_q, 1], row_shape, row_layout)
     dq_desc = _describe(dq, static.q_len, static.num_q_heads, dq_shape, dq_layout, plan, static)
     STAGES: gl.constexpr = plan.stages
+    DOUT_STAGES: gl.constexpr = plan.dout_stages
     TILES: gl.constexpr = STAGES * plan.row_tiles
+    DOUT_TILES: gl.constexpr = DOUT_STAGES * plan.row_tiles
     k_buffer = gl.allocate_shared_memory(dtype, [plan.key_tiles, 1, _ROWS, H], k_layout)
     v_buffer = gl.allocate_shared_memory(dtype, [plan.key_tiles, 1, _ROWS, H], k_layout)
     q_buffer = gl.allocate_shared_memory(dtype, [TILES, 1, plan.rows, H], q_layout)
-    dout_buffer = gl.allocate_shared_memory(dtype, [TILES, 1, plan.rows, H], q_layout)
-    K_PANELS: gl.constexpr = plan.key_tiles * H // plan.dq_width
-    k_panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, plan.dq_width], dtype)
-    Q_PANELS: gl.constexpr = TILES * H // plan.width
+    dout_buffer = gl.allocate_shared_memory(dtype, [DOUT_TILES, 1, plan.rows, H], q_layout)
+    square_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, _ROWS], dtype)
     q_panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.rows, plan.width], dtype)
-    q_panels: gl.constexpr = [Q_PANELS, plan.rows, plan.width]
+    q_panels: gl.constexpr = [TILES * H // plan.width, plan.rows, plan.width]
+    dout_panels: gl.constexpr = [DOUT_TILES * H // plan.width, plan.rows, plan.width]
     ds_shape: gl.constexpr = [plan.rows, _ROWS] if plan.shares_keys else [_ROWS, plan.rows]
     ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(ds_shape, dtype)
     ds_tiles: gl.constexpr = [_DS_SLOTS * _CONSUMERS, ds_shape[0], ds_shape[1]]
@@ -223,25 +223,23 @@ def backward_kernel(
     p_buffer = ds_buffer
     if plan.shares_keys:
         p_buffer = gl.allocate_shared_memory(dtype, ds_tiles, ds_layout)
-    DS_PANELS: gl.constexpr = _DS_SLOTS * _CONSUMERS * plan.rows // _ROWS
-    ds_panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, _ROWS], dtype)
     dq_buffer = k_buffer
     if plan.staged_dq:
-        dq_buffer = gl.allocate_shared_memory(gl.float32, [_CONSUMERS, 1, _ROWS, plan.dq_width], dq_layout)
+        dq_buffer = gl.allocate_shared_memory(gl.float32, [_CONSUMERS, 1, _ROWS, _ROWS], dq_layout)
     buffers = Buffers(
         k_buffer,
         v_buffer,
-        viewed(k_buffer, [K_PANELS, _ROWS, plan.dq_width], k_panel_layout),
+        viewed(k_buffer, [plan.key_tiles * H // _ROWS, _ROWS, _ROWS], square_layout),
         viewed(v_buffer, [_CONSUMERS, 1, _ROWS, plan.width], out_layout),
         q_buffer,
         dout_buffer,
         viewed(q_buffer, q_panels, q_panel_layout),
-        viewed(dout_buffer, q_panels, q_panel_layout),
+        viewed(dout_buffer, dout_panels, q_panel_layout),
         gl.allocate_shared_memory(gl.float32, [TILES, 1, plan.rows], row_layout),
-        gl.allocate_shared_memory(gl.float32, [TILES, 1, plan.rows], row_layout),
+        gl.allocate_shared_memory(gl.float32, [DOUT_TILES, 1, plan.rows], row_layout),
         p_buffer,
         ds_buffer,
-        viewed(ds_buffer, [DS_PANELS, _ROWS, _ROWS], ds_panel_layout),
+        viewed(ds_buffer, [_DS_SLOTS * _CONSUMERS * plan.rows // _ROWS, _ROWS, _ROWS], square_layout),
         dq_buffer,
         gl.allocate_shared_memory(gl.int32, [_PLACE_SLOTS, 1], gl.SwizzledSharedLayout(1, 1, 1, order=[0])),
     )
@@ -254,8 +252,8 @@ def backward_kernel(
         new_barriers(1, _CONSUMERS),
         new_barriers(STAGES, 1),
         new_barriers(STAGES, _CONSUMERS),
-        new_barriers(STAGES, 1),
-        new_barriers(STAGES, _CONSUMERS),
+        new_barriers(DOUT_STAGES, 1),
+        new_barriers(DOUT_STAGES, _CONSUMERS),
         new_barriers(_DS_SLOTS, _CONSUMERS),
     )
     outputs = (dk_desc, dv_desc, dq_desc)

@@ -16,8 +16,9 @@ class BackwardConfig(Knobs):
     owns_keys: ClassVar[bool] = True
 
     block_q: Annotated[int, Choice((64, 128), tried=(64, 128), doc="query rows of a tile")]
-    num_stages: Annotated[
-        int, Range(1, 8, tried=(1, 2, 3), doc="tiles of queries, and of the output's gradient, in shared memory")
+    num_stages: Annotated[int, Range(1, 8, tried=(2, 3), doc="tiles of queries in shared memory")]
+    dout_stages: Annotated[
+        int, Range(1, 8, tried=(1, 2), doc="tiles of the output's gradient, which is done with sooner")
     ]
     block_k: Annotated[
         int,

@@ -2,7 +2,7 @@
 
 from attn_tune.kernels.flash_attention.costs import units
 from attn_tune.kernels.flash_attention.triton_hopper_fused.config import ROWS, BackwardConfig
-from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import dq_width, rows, shared_bytes, width
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import dq_columns, rows, shared_bytes, width
 from attn_tune.kernels.lang.triton.limits import refuses_triton, shared_limit
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
@@ -44,7 +44,7 @@ def infeasible(problem: Problem, device: Device, config: BackwardConfig) -> str 
     needed, limit = shared_bytes(problem, config), shared_limit(device)
     if needed > limit:
         return f"its tiles need {needed} bytes of shared memory; {device.family} has {limit}"
-    columns = min(width(problem, config), dq_width(problem, config))
+    columns = min(width(problem, config), dq_columns(problem, config))
     if columns < PANEL:
         return f"a group of warps would make {columns} columns of a gradient; tiles lie in panels of {PANEL}"
     held = registers(problem, config)
@@ -57,4 +57,4 @@ def infeasible(problem: Problem, device: Device, config: BackwardConfig) -> str 
 
 def registers(problem: Problem, config: BackwardConfig) -> int:
     """Registers a thread for what the products make: of 128 threads for 64 keys or rows."""
-    return ROWS * (2 * width(problem, config) + 2 * rows(config) + dq_width(problem, config)) // 128
+    return ROWS * (2 * width(problem, config) + 2 * rows(config) + dq_columns(problem, config)) // 128

@@ -51,15 +51,15 @@ class Buffers(NamedTuple):
 
     Attributes:
       k, v: keys and values, ``[key_tiles, 1, 64, H]``.
-      k_panels: the keys in panels of the columns that a group of warps makes of dq, ``[..., 64, dq_width]``.
+      k_panels: the keys in panels of 64 columns, ``[..., 64, 64]``.
       out: where dv, then dk leave, in the room of v, ``[consumers, 1, 64, width]``.
-      q, dout: queries and the output's gradient, ``[stages * row_tiles, 1, rows, H]``.
+      q, dout: queries and the output's gradient, ``[stages * row_tiles, 1, rows, H]``, each its own stages.
       q_panels, dout_panels: the same in panels of the columns that a group makes of dk and dv, ``[..., rows, width]``.
       lse, delta: of the same rows, ``[stages * row_tiles, 1, rows]`` in float32.
       p, ds: weights and the gradient of the logits. Where groups share keys of ``rows`` by keys, ``[slots * consumers,
         rows, 64]``; else keys by rows, ``[slots * consumers, 64, block_q]``, and p stays in registers.
       ds_panels: the gradient of the logits of 64 rows and 64 keys, ``[..., 64, 64]``.
-      dq: shares of dq, ``[consumers, 1, 64, dq_width]`` in float32.
+      dq: parts of dq, ``[consumers, 1, 64, 64]`` in float32.
       place: the published places of two tiles of keys in the queue.
     """
 
@@ -151,6 +151,7 @@ def _load_rows(descriptors, step, count, walk, buffers, barriers, plan: gl.const
         tma.async_load(q_desc, [walk.batch, first, head * static.head_dim], full, buffers.q.index(slot * TILES + i))
         lse_row = walk.batch * static.num_q_heads + head
         tma.async_load(lse_desc, [lse_row, first], full, buffers.lse.index(slot * TILES + i))
+    slot, phase = slot_of(count, plan.dout_stages)
     full = barriers.dout_full.index(slot)
     mbarrier.wait(barriers.dout_empty.index(slot), phase ^ 1)
     mbarrier.expect(full, TILES * (dout_desc.block_type.nbytes + delta_desc.block_type.nbytes))
@@ -246,18 +247,20 @@ def differentiate_rows(
     step, steps, count = numbers
     q_segments, seeds, dq_desc, dq = pointers
     block, head = place_of(step, walk, static)
-    slot, phase = slot_of(count, plan.stages)
+    slot, _ = slot_of(count, plan.stages)
     ds_slot, ds_phase = slot_of(count, _DS_SLOTS)
     OWN_KEYS: gl.constexpr = 0 if plan.shares_keys else CONSUMER
     OWN_ROWS: gl.constexpr = CONSUMER if plan.shares_keys else 0
+    dout_slot, dout_phase = slot_of(count, plan.dout_stages)
     tile = slot * plan.row_tiles + OWN_ROWS
+    dout_number = dout_slot * plan.row_tiles + OWN_ROWS
     first = block * static.block_q + OWN_ROWS * plan.rows
     v_tile = buffers.v.index(OWN_KEYS).reshape([_ROWS, static.head_dim])
-    dout_tile = buffers.dout.index(tile).reshape([plan.rows, static.head_dim])
+    dout_tile = buffers.dout.index(dout_number).reshape([plan.rows, static.head_dim])
     zeros = gl.zeros([_ROWS, plan.rows], gl.float32, layouts.logits)
     if not plan.ahead:
         started = multiply_keys(CONSUMER, count, True, buffers, barriers, plan, static, layouts)
-    mbarrier.wait(barriers.dout_full.index(slot), phase)
+    mbarrier.wait(barriers.dout_full.index(dout_slot), dout_phase)
     dweights = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     if not plan.ahead:
         product = warpgroup_mma_wait(1, deps=[started])
@@ -278,7 +281,7 @@ def differentiate_rows(
         dweights = warpgroup_mma_wait(1, deps=[dweights])
     if static.keep_threshold is not None:
         dweights = gl.where(keep, dweights * static.keep_scale, 0.0)
-    row_delta = buffers.delta.index(tile).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
+    row_delta = buffers.delta.index(dout_number).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
     dlogits = weights * (dweights - row_delta[None, :])
     if static.soft_cap is not None:
         dlogits *= 1.0 - squashed * squashed
@@ -292,26 +295,30 @@ def differentiate_rows(
     # Each wait as early as it costs nothing: operands in registers are held until then.
     if plan.shares_keys:
         mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
-        dv_acc = multiply_rows(CONSUMER, buffers.p, buffers.dout_panels, dv_acc, slot, ds_slot, plan)
+        dv_acc = multiply_rows(CONSUMER, buffers.p, buffers.dout_panels, dv_acc, dout_slot, ds_slot, plan)
         dk_acc = multiply_rows(CONSUMER, buffers.ds, buffers.q_panels, dk_acc, slot, ds_slot, plan)
         dv_acc = warpgroup_mma_wait(plan.row_tiles, deps=[dv_acc])
-        mbarrier.arrive(barriers.dout_empty.index(slot))
+        mbarrier.arrive(barriers.dout_empty.index(dout_slot))
     else:
         q_tile = buffers.q.index(slot).reshape([plan.rows, static.head_dim])
         dk_acc = warpgroup_mma(gl.convert_layout(dlogits, layouts.operand), q_tile, dk_acc, is_async=True)
         dv_acc = warpgroup_mma_wait(1, deps=[dv_acc])
-        mbarrier.arrive(barriers.dout_empty.index(slot))
+        mbarrier.arrive(barriers.dout_empty.index(dout_slot))
         mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
-    share = multiply_share(CONSUMER, ds_slot, buffers, plan, static, layouts)
-    dk_acc = warpgroup_mma_wait(plan.key_tiles, deps=[dk_acc])
+    PARTS: gl.constexpr = plan.dq_parts
+    shares = ()
+    for i in gl.static_range(PARTS):
+        shares += (multiply_share(CONSUMER, i, ds_slot, buffers, plan, static, layouts),)
+    dk_acc = warpgroup_mma_wait(plan.key_tiles * PARTS, deps=[dk_acc])
     mbarrier.arrive(barriers.q_empty.index(slot))
     if plan.ahead:
         # The next product runs while this share of dq leaves. After the last step none is wanted: what is left in the
         # slot is multiplied, and not used.
         more = step + 1 < steps
         started = multiply_keys(CONSUMER, count + 1, more, buffers, barriers, plan, static, layouts)
-    share = warpgroup_mma_wait(plan.ahead, deps=[share])
-    add_share(CONSUMER, share, walk.batch, block, head, dq_desc, dq, buffers, plan, static, layouts)
+    for i in gl.static_range(PARTS):
+        share = warpgroup_mma_wait(plan.key_tiles * (PARTS - 1 - i) + plan.ahead, deps=[shares[i]])
+        add_share(CONSUMER, i, share, walk.batch, block, head, dq_desc, dq, buffers, plan, static, layouts)
     if plan.ahead:
         # Here and not where it is wanted: in flight at the end of a loop, ptxas would wait for every instruction.
         product = warpgroup_mma_wait(0, deps=[started])

@@ -22,7 +22,7 @@ class Plan:
       batch: sequences.
       num_programs: programs of the launch.
       num_tiles: tiles of keys of all key heads and sequences.
-      stages: tiles of queries, and of the output's gradient, in shared memory.
+      stages, dout_stages: tiles of queries, and of the output's gradient, in shared memory.
       padded_q: rows of one head of lse and delta, whole tiles.
       shares_keys: both groups of warps have the same keys, each computes the logits of half of the rows, and makes half
         of the columns of all gradients; else each has keys of its own.
@@ -31,7 +31,7 @@ class Plan:
       rows: rows of one of these.
       width: columns of dk and dv that a group of warps makes.
       splits_rows: a group of warps makes dq of half of a tile's rows; else half of the columns of all its rows.
-      dq_width: columns of dq that a group of warps makes.
+      dq_parts: parts, of 64 columns each, in which a group of warps makes its half of dq.
       staged_dq, ahead: as in the config.
       has_lengths: keys count up to their lengths, which are given.
       masks_end: some tile of keys has keys that are none, or do not count.
@@ -43,6 +43,7 @@ class Plan:
     num_programs: int
     num_tiles: int
     stages: int
+    dout_stages: int
     padded_q: int
     shares_keys: bool
     key_tiles: int
@@ -50,7 +51,7 @@ class Plan:
     rows: int
     width: int
     splits_rows: bool
-    dq_width: int
+    dq_parts: int
     staged_dq: bool
     ahead: bool
     has_lengths: bool
@@ -66,6 +67,7 @@ def plan_of(problem: Problem, config: BackwardConfig, static: Static) -> Plan:
         num_programs=min(num_tiles(problem, config), config.num_programs),
         num_tiles=num_tiles(problem, config),
         stages=config.num_stages,
+        dout_stages=config.dout_stages,
         padded_q=static.q_blocks * config.block_q,
         shares_keys=shares_keys(config),
         key_tiles=config.block_k // ROWS,
@@ -73,7 +75,7 @@ def plan_of(problem: Problem, config: BackwardConfig, static: Static) -> Plan:
         rows=rows(config),
         width=width(problem, config),
         splits_rows=splits_rows(config),
-        dq_width=dq_width(problem, config),
+        dq_parts=dq_columns(problem, config) // ROWS,
         staged_dq=config.staged_dq,
         ahead=config.ahead,
         has_lengths=problem.has_lengths,
@@ -108,17 +110,17 @@ def splits_rows(config: BackwardConfig) -> bool:
     return config.block_q == CONSUMERS * ROWS
 
 
-def dq_width(problem: Problem, config: BackwardConfig) -> int:
+def dq_columns(problem: Problem, config: BackwardConfig) -> int:
     """Columns of dq that a group of warps makes."""
     return problem.head_dim if splits_rows(config) else problem.head_dim // CONSUMERS
 
 
 def shared_bytes(problem: Problem, config: BackwardConfig) -> int:
-    """Shared memory of one block: keys and values, in each stage queries, the output's gradient and two numbers a row,
-    the gradient of the logits twice, and the shares of dq in float32. Groups that share keys exchange weights too.
+    """Shared memory of one block: keys and values, in each stage queries or the output's gradient and a number a row,
+    the gradient of the logits twice, and a part of dq of each group. Groups that share keys exchange weights too.
     """
     keys = 4 * config.block_k * problem.head_dim
-    queries = (4 * problem.head_dim + 8) * config.block_q * config.num_stages
+    queries = (2 * problem.head_dim + 4) * config.block_q * (config.num_stages + config.dout_stages)
     logits = 2 * config.block_k * config.block_q * DS_SLOTS * (1 + shares_keys(config))
-    shares = 4 * CONSUMERS * ROWS * dq_width(problem, config) if config.staged_dq else 0
+    shares = 4 * CONSUMERS * ROWS * ROWS if config.staged_dq else 0
     return keys + queries + logits + shares + _SET_ASIDE

@@ -50,29 +50,35 @@ def multiply_rows(CONSUMER: gl.constexpr, pairs, panels, acc, slot, ds_slot, pla
 
 @gluon.jit
 def multiply_share(
-    CONSUMER: gl.constexpr, ds_slot, buffers, plan: gl.constexpr, static: gl.constexpr, layouts: gl.constexpr
+    CONSUMER: gl.constexpr,
+    PART: gl.constexpr,
+    ds_slot,
+    buffers,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
 ):
-    """Starts this group's half of one tile's dq, ``[64, dq_width]``, from the gradients of all groups' logits."""
-    share = gl.zeros([_ROWS, plan.dq_width], gl.float32, layouts.share)
+    """Starts one part of this group's half of a tile's dq, ``[64, 64]``, from the gradients of all groups' logits."""
+    share = gl.zeros([_ROWS, _ROWS], gl.float32, layouts.share)
+    PANEL: gl.constexpr = PART if plan.splits_rows else CONSUMER * plan.dq_parts + PART
+    PANELS: gl.constexpr = static.head_dim // _ROWS
     TILES: gl.constexpr = plan.key_tiles
     for i in gl.static_range(TILES):
         place = ds_slot * _CONSUMERS + i
         if plan.shares_keys:
             ds_tile = buffers.ds_panels.index(ds_slot)
-            k_tile = buffers.k_panels.index(CONSUMER)
         elif plan.splits_rows:
             ds_tile = buffers.ds_panels.index(place * _CONSUMERS + CONSUMER).permute((1, 0))
-            k_tile = buffers.k_panels.index(i)
         else:
             ds_tile = buffers.ds.index(place).permute((1, 0))
-            k_tile = buffers.k_panels.index(i * _CONSUMERS + CONSUMER)
-        share = warpgroup_mma(ds_tile, k_tile, share, use_acc=i > 0, is_async=True)
+        share = warpgroup_mma(ds_tile, buffers.k_panels.index(i * PANELS + PANEL), share, use_acc=i > 0, is_async=True)
     return share
 
 
 @gluon.jit
 def add_share(
     CONSUMER: gl.constexpr,
+    PART: gl.constexpr,
     share,
     batch,
     block,
@@ -84,24 +90,24 @@ def add_share(
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """Adds this group's half of one tile's dq to the sums in device memory."""
+    """Adds one part of this group's half of a tile's dq to the sums in device memory."""
     first = block * static.block_q
-    column = head * static.head_dim
+    column = head * static.head_dim + PART * _ROWS
     if plan.splits_rows:
         first += CONSUMER * _ROWS
     else:
-        column += CONSUMER * plan.dq_width
+        column += CONSUMER * plan.dq_parts * _ROWS
     if plan.staged_dq:
         slot = buffers.dq.index(CONSUMER)
-        # The share before must have left.
+        # The part before must have left.
         tma.store_wait(0)
-        slot.reshape([_ROWS, plan.dq_width]).store(share)
+        slot.reshape([_ROWS, _ROWS]).store(share)
         fence_async_shared()
         tma.async_atomic_add(dq_desc, [batch, first, column], slot)
     else:
         stride: gl.constexpr = static.num_q_heads * static.head_dim
         row = first + gl.arange(0, _ROWS, gl.SliceLayout(1, layouts.share))
-        columns = gl.arange(0, plan.dq_width, gl.SliceLayout(0, layouts.share))
+        columns = gl.arange(0, _ROWS, gl.SliceLayout(0, layouts.share))
         base = dq + (batch.to(gl.int64) * static.q_len + first) * stride + column
         places = base + (((row - first) * stride)[:, None] + columns[None, :])
         if static.ragged_q:

@@ -12,7 +12,7 @@ from attn_tune.kernels.knobs import tried
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-_SEARCHED = ("block_q", "block_k", "num_stages", "staged_dq", "ahead")
+_SEARCHED = ("block_q", "block_k", "num_stages", "dout_stages", "staged_dq", "ahead")
 
 
 def heuristic(problem: Problem, device: Device) -> BackwardConfig:
@@ -22,8 +22,8 @@ def heuristic(problem: Problem, device: Device) -> BackwardConfig:
         block_q=128 if problem.head_dim <= 64 else 64,
         block_k=64 if wide else 128,
         num_stages=2,
+        dout_stages=1 if wide else 2,
         num_programs=1,
-        staged_dq=not wide,
     )
     return adapt(problem, problem, device, config)
 
