@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     # The same names once more (a test compares), and those of this package's ops, for what reads types and runs
     # nothing: type checkers and editors.
     from attn_tune.api.attention import attention as attention
+    from attn_tune.api.block_sparse_attention import block_sparse_attention as block_sparse_attention
     from attn_tune.api.context_parallel.layouts import (
         local_positions as local_positions,
         striped_shard as striped_shard,

@@ -114,10 +114,16 @@ def fill_host(path: Path, signatures: list[Signature], seed: int, devices: Seque
         return fill(database, signatures, seed, devices), time.process_time() - start
 
 
-def fill(database: Database, signatures: list[Signature], seed: int, devices: Sequence[Device] = DEVICES) -> int:
-    """Sweeps every device four times; one transaction a case. Returns how many trials there are."""
+def fill(
+    database: Database,
+    signatures: list[Signature],
+    seed: int,
+    devices: Sequence[Device] = DEVICES,
+    sweeps: int = SWEEPS,
+) -> int:
+    """Sweeps every device ``sweeps`` times; one transaction a case. Returns how many trials there are."""
     trials, clock = 0, START_US
-    for sweep in range(SWEEPS):
+    for sweep in range(sweeps):
         for device in devices:
             software = {kernel: environment(kernel, sweep) for kernel, _ in KERNELS}
             run = database.begin_run(device=device, environment=software[KERNELS[0][0]], argv=["attn-tune", "sweep"])

@@ -28,6 +28,8 @@ class Peer:
     build: Callable[[Problem, Arrays], Attend | str]
     # Run once on concrete arrays before anything is compiled: where a peer tunes itself.
     prepare: Callable[[Attend, Arrays], None] | None = None
+    # Compiled after the others: its compiler keeps state of the process and takes no lock for it.
+    compiles_alone: bool = False
 
     @property
     def is_ours(self) -> bool:
@@ -57,7 +59,7 @@ def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False) -> list[Pe
         found.append(Peer(name="attn-tune xla", build=lambda p, x: _ours(p, platform="xla")))
     found += [
         Peer(name=CUDNN, build=others.cudnn),
-        Peer(name="fa4-jax", build=others.fa4),
+        Peer(name="fa4-jax", build=others.fa4, compiles_alone=True),
         Peer(name="flash-attn3-jax", build=others.fa3),
         Peer(name="jax Mosaic GPU", build=others.jax_mosaic),
         Peer(name="jax Pallas Triton", build=others.jax_triton),

@@ -171,9 +171,12 @@ def _compile(entries: Sequence[Entry], case: Case, gradients: bool, threads: int
 
     with ThreadPoolExecutor(threads) as pool:
         answers = pool.submit(make_answers, case, gradients=gradients)
-        waiting = [pool.submit(compile_entry, e) for e in entries if e.is_live]
-        for future in waiting:
+        live = [e for e in entries if e.is_live]
+        for future in [pool.submit(compile_entry, e) for e in live if not e.peer.compiles_alone]:
             future.result()
+        for entry in live:
+            if entry.peer.compiles_alone:
+                compile_entry(entry)
         return answers.result()()
 
 

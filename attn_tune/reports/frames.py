@@ -6,7 +6,7 @@ import pandas as pd
 
 from attn_tune.kernels.registry import find_kernel
 from attn_tune.ops import registry
-from attn_tune.schema import Decision, Status, config_to_json
+from attn_tune.schema import Decision, Rule, Status, config_to_json
 from attn_tune.schema.trial import count_words
 from attn_tune.schema.words import counted
 
@@ -14,6 +14,10 @@ from attn_tune.schema.words import counted
 SHOWN = 20
 REASON = 160
 NOISY = 0.05
+_RULES = {
+    Rule.TIE: "tie: no config is faster than the untuned one beyond noise, so that one stays.",
+    Rule.SEARCH: "search: its case is not finished, no final has decided. `attn-tune sweep` goes on with it.",
+}
 
 SUMMARY = (
     "point",
@@ -156,8 +160,9 @@ def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 def remarks(winners: pd.DataFrame) -> dict[str, str]:
     """Explanations of the columns ``rule`` and ``regret_bound`` of a table of ``summary``, by column, where needed."""
     lines = {}
-    if "tie" in set(winners["rule"]):
-        lines["rule"] = "tie: no config is faster than the untuned one beyond noise, so that one stays."
+    told = [words for rule, words in _RULES.items() if rule in set(winners["rule"])]
+    if told:
+        lines["rule"] = "\n".join(told)
     noisy = sum(float(bound) > NOISY for bound in winners["regret_bound"].dropna())
     if noisy:
         lines["regret_bound"] = (

@@ -45,7 +45,7 @@ def renderables(
 ) -> "Iterator[RenderableType]":
     """The parts that rich prints, from top to bottom, without columns that hold nothing.
 
-    ``notes`` explain columns, by name. Those of columns that are shown come last.
+    ``notes`` explain columns, by name, also those that do not fit. They come last.
     """
     if not frame.empty:
         frame = frame.loc[:, ((frame != "") & frame.notna()).any()]
@@ -76,7 +76,7 @@ def of_columns(
         yield _table(found)
     if remark := remark_of(found):
         yield Text("\n".join(_lines(remark, width)), style="dim")
-    for one in found.columns:
+    for one in columns:
         if one.name in notes:
             yield Text("\n".join(_lines(notes[one.name], width)))
 

@@ -22,6 +22,8 @@ class Rule(enum.StrEnum):
     """Nothing beats the untuned config, which stays."""
     ONLY = "only"
     """No other config was ever right."""
+    SEARCH = "search"
+    """The fastest that a search has found so far: no final has compared it with others yet."""
     PREDICTED = "predicted"
     """Predicted to be fastest; nothing was measured."""
     HEURISTIC = "heuristic"

@@ -148,3 +148,16 @@ def test_sequences_that_a_layout_does_not_divide_are_refused():
 def test_merge_over_axis_names_arrays_that_do_not_fit():
     with pytest.raises(UsageError, match=r"lse must be float32\[2, 3\], the axes of out but the last"):
         jax.vmap(lambda x: attn_tune.merge_over_axis(x, x, "cp"), axis_name="cp")(jnp.zeros((4, 2, 3, 8)))
+
+
+def test_a_ring_scatters_into_no_whole_array():
+    # The partitioner of JAX 0.11.2 ends with a SIGSEGV on a scatter that has no indices.
+    mesh = jax.sharding.AbstractMesh((2,), ("cp",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec(None, "cp")
+    local = functools.partial(attn_tune.ring_attention, axis_name="cp", layout="contiguous", strategy="ring")
+    ring = jax.shard_map(local, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
+    x = jnp.ones((1, 16, 1, 8))
+    gradient = jax.jit(jax.grad(lambda x: ring(x, x, x).sum())).trace(x)
+    text = gradient.lower(lowering_platforms=("cpu",)).as_text()
+    assert "collective_permute" in text
+    assert "scatter" not in text

@@ -2,8 +2,12 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+from attn_tune.api.flash_attention import flash_attention
 from tests.several_devices import run_with_devices
 
 
@@ -34,3 +38,21 @@ def test_shards_are_looked_up_by_their_own_shapes(results):
 )
 def test_specs_that_cannot_work_are_refused_in_words(results, name, words):
     assert results[name].startswith(words)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_single_head_may_be_sharded_along_a_mesh_axis_of_size_one(kind):
+    mesh = jax.make_mesh((1, 1), ("data", "model"), axis_types=(kind,) * 2)
+    spec, x = P("data", None, "model"), jnp.ones((2, 16, 1, 8))
+    if kind is AxisType.Explicit:
+        x, specs = jax.device_put(x, NamedSharding(mesh, spec)), {}
+    else:
+        specs = {"mesh": mesh, "in_specs": (spec,) * 3}
+
+    def total(x):
+        return flash_attention(x, x, x, bias=jnp.zeros((1, 1, 16, 16)), causal=True, **specs).sum()
+
+    out, grad = jax.jit(jax.value_and_grad(total))(x)
+    assert out == pytest.approx(x.size)
+    if kind is AxisType.Explicit:
+        assert jax.typeof(grad) == jax.typeof(x)

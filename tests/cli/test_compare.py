@@ -45,7 +45,8 @@ def test_a_planted_slowdown_is_named_and_fails_where_asked(labs):
     assert "1 worse, 3 undecided, 1 only in B" in shown.stdout
     assert "b=3" in shown.stdout
     assert "b=2" not in shown.stdout
-    assert run(a, slow, "--fail-on", "worse").exit_code == 6
+    failed = run(a, slow, "--fail-on", "worse", "--fail-on", "missing")
+    assert (failed.exit_code, failed.stderr.splitlines()[-1]) == (6, "exit code 6: --fail-on worse")
     assert run(slow, a, "--fail-on", "worse").exit_code == 0, "it became better"
     assert run(a, equal, "--fail-on", "worse", "--fail-on", "changed", "--fail-on", "missing").exit_code == 0
     assert "b=2" in run(a, slow, "--all").stdout

@@ -199,6 +199,22 @@ def test_a_row_without_enough_evidence_is_undecided(changes, reason):
     assert (row.verdict, row.reason) == (Verdict.UNDECIDED, reason)
 
 
+def test_medians_of_sweeps_whose_distance_is_unknown_are_undecided_unless_a_margin_stands_for_it():
+    a, b = side({0: 100_000}, seed=1, kind="pack"), side({0: 600_000}, seed=2, kind="pack", **OTHER)
+    (row,) = compare_sides(a, b).rows
+    assert row.verdict is Verdict.UNDECIDED
+    assert row.reason.startswith("no program is the same in both")
+    (row,) = compare_sides(a, b, margin=0.3).rows
+    assert row.verdict is Verdict.WORSE
+
+
+def test_noise_above_the_whole_time_can_be_overcome_by_no_time():
+    a, b = side({0: 100_000}, seed=1), side({0: 20_000}, seed=2, **OTHER)
+    loud = (with_evidence(one, samples=(ns,) * 20, noise=11.9) for one, ns in ((a, 100_000), (b, 20_000)))
+    (row,) = compare_sides(*loud).rows
+    assert (row.verdict, row.needs) == (Verdict.UNDECIDED, "less noise: sweep again in quiet")
+
+
 def test_rows_are_sorted_from_the_worst_to_those_of_one_side():
     after = {0: 120_000, 1: 200_000, 2: 90_000, 3: TEN[3], 11: 5_000}
     rows = compare_sides(side({place: TEN[place] for place in range(5)}, seed=1), side(after, seed=2, **OTHER)).rows

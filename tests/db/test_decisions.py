@@ -117,7 +117,7 @@ def test_times_of_different_runs_are_not_compared():
         final(HEURISTIC, 400_000, run=3, started=30, round_id=""),
     ]
     decision = winner(found)
-    assert (decision.config, decision.rule) == (HEURISTIC, Rule.TIE)
+    assert (decision.config, decision.rule) == (HEURISTIC, Rule.SEARCH)
     fast = final(OTHER, 80_000, run=2, started=20, round_id="", seed=1)
     decision = winner([*found[:2], fast, found[3]])
     assert decision.config == OTHER
@@ -133,7 +133,13 @@ def test_runs_that_share_nothing_are_compared_as_a_last_resort():
         final(HEURISTIC, 200_000, run=1, round_id=""),
         final(OTHER, 100_000, run=2, round_id="", seed=1),
     ]
-    assert (winner(found).config, winner(found).rule) == (OTHER, Rule.WINNER)
+    assert (winner(found).config, winner(found).rule) == (OTHER, Rule.SEARCH)
+
+
+@pytest.mark.parametrize("others", [[], [final(HEURISTIC, 200_000, round_id="")]])
+def test_a_search_without_a_final_decides_nothing_and_bounds_no_regret(others):
+    decision = winner([final(OTHER, 150_000, round_id="", seed=1), *others])
+    assert (decision.config, decision.rule, decision.regret_bound) == (OTHER, Rule.SEARCH, None)
 
 
 def test_one_right_config_is_the_only_one():

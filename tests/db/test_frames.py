@@ -108,7 +108,7 @@ def test_coverage_shows_what_is_undecided(database):
 def test_decisions_and_runs(database):
     (decision,) = database.frame("decisions", rank=0).to_dict("records")
     assert decision["config"] == '{"block_q":64}'
-    assert decision["rule"] == "tie"
+    assert decision["rule"] == "search"
     (run,) = database.frame("runs").to_dict("records")
     assert (run["status"], run["trials"], run["ok"]) == ("running", 6, 3)
 

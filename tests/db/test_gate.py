@@ -64,7 +64,7 @@ BAD = {
         {"environment": dataclasses.replace(RELEASED, source_hash="")},
         "does not say source_hash",
     ),
-    "no final": ({"round_id": ""}, "no final"),
+    "no final": ({"round_id": "", "features": 4}, "it has no final"),
 }
 
 

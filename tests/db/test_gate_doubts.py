@@ -6,6 +6,7 @@ import pytest
 
 from attn_tune.db import Database
 from attn_tune.db.release.gate import GatePolicy
+from attn_tune.db.release.merge_packs import merge_packs
 from attn_tune.schema import GateError
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
 from attn_tune.tuner.protocol import MeasurePolicy
@@ -47,21 +48,23 @@ def refused(path, tmp_path, words, **options):
     return fact
 
 
-def test_a_row_without_a_feature_problem_is_shipped_on_purpose_only(tmp_path):
-    path = lab(tmp_path / "lab.db", both(features=0))
+@pytest.mark.parametrize("features", [None, 0])
+def test_a_row_without_a_feature_problem_is_shipped_on_purpose_only(tmp_path, features):
+    path = lab(tmp_path / "lab.db", both(features=features))
     fact = refused(path, tmp_path, "its config ran no feature problem")
     assert (fact["doubt"], fact["kernel"]) == ("unproven", "flash_attention/triton")
     _, pack = export(path, tmp_path / "pack", policy=GatePolicy(allow_unproven=True))
     assert pack.gate["accepted"] == {"unproven": 1}
-    assert [row.features for row in pack.rows] == [0]
-
-
-@pytest.mark.parametrize("features", [None, 4])
-def test_proven_rows_and_trials_of_before_are_not_doubted(tmp_path, features):
-    path = lab(tmp_path / "lab.db", both(features=features))
-    _, pack = export(path, tmp_path / "pack")
-    assert "accepted" not in pack.gate
     assert [row.features for row in pack.rows] == [features]
+
+
+def test_a_merged_pack_keeps_saying_how_many_rows_were_let_through(tmp_path):
+    path = lab(tmp_path / "lab.db", both(features=0))
+    _, doubtful = export(path, tmp_path / "pack", policy=GatePolicy(allow_unproven=True))
+    _, sound = export(lab(tmp_path / "other.db", both()), tmp_path / "other")
+    for packs in ([doubtful, sound], [sound, doubtful], [doubtful, doubtful]):
+        merged = merge_packs(packs, tmp_path / "merged", name="all", version="1", policy="keep", overwrite=True)
+        assert merged.pack.gate["accepted"] == {"unproven": 1}
 
 
 def test_a_regret_that_may_be_large_is_refused(tmp_path):

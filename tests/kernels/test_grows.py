@@ -1,5 +1,7 @@
 """``Search.grows`` of every kernel names knobs of its candidates; otherwise dominance would rule nothing out."""
 
+import dataclasses
+
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
@@ -29,6 +31,9 @@ def problem_of(spec):
     if spec.op == "flash_attention":
         return PROBLEM
     make = get_op(spec.op).problem
+    if issubclass(make, Problem):
+        fields = {field.name: getattr(PROBLEM, field.name) for field in dataclasses.fields(PROBLEM)}
+        return make(**fields, mask_block_q=512, mask_block_k=512)
     if issubclass(make, RecurrentProblem):
         return make(batch=1, length=4096, num_value_heads=16, num_key_heads=8, head_dim=128, v_head_dim=128)
     sizes = {"batch": 32, "kv_len": 4096, "num_q_heads": 32, "num_kv_heads": 8, "head_dim": 128, "v_head_dim": 128}

@@ -14,6 +14,7 @@ CASES = (
     "flash_attention/pallas_tpu_splash,fwd,tpu-v6e",
     "flash_attention/pallas_tpu_flash,fwd,tpu-v6e",
     "flash_attention/pallas_tpu_flash,bwd,tpu-v5e",
+    "block_sparse_attention/pallas_tpu_splash,fwd,tpu-v6e",
     "paged_decode/pallas_tpu_paged,fwd,tpu-v5e",
     "paged_decode/pallas_tpu_paged,fwd,tpu-v6e",
     "paged_decode/pallas_tpu_ragged,fwd,tpu-v6e",

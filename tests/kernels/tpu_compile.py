@@ -12,6 +12,7 @@ from jax.sharding import SingleDeviceSharding
 
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.block_sparse_attention import problem as sparse
 from attn_tune.ops.contract import load
 from attn_tune.ops.flash_attention import problem as attention
 from attn_tune.ops.paged_decode import problem as decoding
@@ -26,6 +27,10 @@ PROBLEMS = {
     "flash_attention": attention.Problem(
         batch=2, q_len=300, kv_len=520, num_q_heads=4, num_kv_heads=2, head_dim=80, v_head_dim=80, causal=True,
         scale=80**-0.5, has_sinks=True, has_segments=True,
+    ),
+    "block_sparse_attention": sparse.Problem(
+        batch=2, q_len=300, kv_len=520, num_q_heads=4, num_kv_heads=2, head_dim=128, v_head_dim=128, causal=True,
+        scale=0.1, block_dims="b1",
     ),
     "paged_decode/pallas_tpu_paged": decoding.Problem(
         batch=3, q_len=2, kv_len=520, layout="head_first", window=100, scale=0.1, kv_dtype="float8_e4m3fn",

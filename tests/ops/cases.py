@@ -17,6 +17,7 @@ SIGNATURES = (
     _FLASH.format(b=2, t=40, s=40, n=4, k=2, v=16, dtype="float32") + " seg=1 sinks=1 drop=1",
     _DENSE.format(dtype="float32") + " causal=1 cap=1",
     _DENSE.format(dtype="bfloat16") + " mask=b1ts bias=1nts sinks=1 drop=1",
+    "block_sparse_attention/v1 b=2 t=60 s=75 n=4 k=2 h=16 v=24 dtype=float32 causal=1 bq=16 bk=32 blocks=bn cap=1",
     "paged_decode/v1 b=3 t=2 s=40 n=4 k=2 h=16 v=16 page=8 dtype=bfloat16 kv=float8_e4m3fn kvscale=token left=9"
     " workload=uni",
     "paged_decode/v1 b=3 t=2 s=40 n=4 k=1 h=48 v=32 page=8 layout=latent dtype=bfloat16 kv=int8 kvscale=token",

@@ -130,11 +130,11 @@ def _backward(settings: Settings, plan: Plan, local: Local, whole: Residuals, do
     for hop, keys in _visits(plan, own):
         dq_here, *dkv_here = _gradients(settings, hop, queries, keys, *rows)
         for tokens, x, where in hop.place(dq_here):
-            dq = dq.at[:, tokens].add(x if where is None else jnp.where(where, x, 0))
+            dq = _added(dq, tokens, x if where is None else jnp.where(where, x, 0))
         # Straight to the owner, in 16 bits where the arrays have them: half the bytes of sums that go round, which
         # would wait for each hop. While the next hop computes, they travel.
         dk, dv = (
-            total.at[:, hop.band.keys].add(plan.move(x, -hop.shift))
+            _added(total, hop.band.keys, plan.move(x, -hop.shift))
             for total, x in zip((dk, dv), dkv_here, strict=True)
         )
     sinks = local.sinks
@@ -215,6 +215,21 @@ def _product(settings: Settings, hop: Hop, queries: _Queries, keys: _Keys) -> tu
     return dataclasses.replace(problem, has_lse_gradient=settings.returns_lse, needs_lse=True), operands
 
 
+def _added(total: Array, tokens: slice, part: Array) -> Array:
+    """``total`` with ``part`` added to these tokens."""
+    return total + part if _is_whole(tokens, total) else total.at[:, tokens].add(part)
+
+
+def _put(total: Array, tokens: slice, part: Array) -> Array:
+    """``total`` with ``part`` in the place of these tokens."""
+    return part if _is_whole(tokens, total) else total.at[:, tokens].set(part)
+
+
+def _is_whole(tokens: slice, x: Array) -> bool:
+    # A scatter without indices, which a whole slice would make, ends XLA's partitioner of JAX 0.11.2 with a SIGSEGV.
+    return tokens.indices(x.shape[1]) == (0, x.shape[1], 1)
+
+
 def _merged(total: _Total, hop: Hop, out: Array, lse: Array) -> _Total:
     """The result with that of one more product, in float32."""
     for (tokens, part, where), (_, part_lse, _) in zip(hop.place(out), hop.place(lse), strict=True):
@@ -224,5 +239,5 @@ def _merged(total: _Total, hop: Hop, out: Array, lse: Array) -> _Total:
         # A query that has seen no key yet has no weights: minus infinity less minus infinity is not a number.
         old, new = (jnp.where(jnp.isneginf(both), 0, jnp.exp(x - both))[..., None] for x in (before, seen))
         merged = total.out[:, tokens] * old + part.astype(jnp.float32) * new
-        total = _Total(total.out.at[:, tokens].set(merged), total.lse.at[:, tokens].set(both))
+        total = _Total(_put(total.out, tokens, merged), _put(total.lse, tokens, both))
     return total

@@ -24,10 +24,12 @@ class Axes(NamedTuple):
     Attributes:
       of: the axes by letter.
       shared: by the letter of a group, the axes along which several shards share one.
+      single: the letters of size 1. Only mesh axes of size 1 can cut them, and these cut what broadcasts too.
     """
 
     of: Mapping[str, tuple[str, ...]]
     shared: Mapping[str, tuple[str, ...]]
+    single: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,10 +49,10 @@ def ways(mesh: Mapping[str, int], names: Iterable[str]) -> int:
     return math.prod(mesh[name] for name in names)
 
 
-def axes_by_letter(call: Call, of: Mapping[str, tuple[str, ...]]) -> Axes:
-    """The axes of a call whose letters are cut like this."""
+def axes_by_letter(call: Call, of: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]) -> Axes:
+    """The axes of a call whose letters, of these ``sizes``, are cut like this."""
     shared = {group: of[letter][len(of[group]) :] for letter, group in call.groups.items()}
-    return Axes(of, shared)
+    return Axes(of, shared, frozenset(letter for letter in of if sizes[letter] == 1))
 
 
 def fitting_axes(
@@ -82,7 +84,7 @@ def fitting_axes(
         while shared and ways(mesh, shared) % (sizes[group] // cut):
             shared = shared[:-1]
         of[letter], of[group] = by_group + shared, by_group
-    return axes_by_letter(call, of)
+    return axes_by_letter(call, of, sizes)
 
 
 def _dividing(mesh: Mapping[str, int], names: tuple[str, ...], size: int) -> tuple[str, ...]:
@@ -92,9 +94,12 @@ def _dividing(mesh: Mapping[str, int], names: tuple[str, ...], size: int) -> tup
 
 
 def spec_of(letters: str, shape: tuple[int, ...], axes: Axes) -> PartitionSpec:
-    """The partition spec of one whole array; dimensions of size 1 broadcast and stay whole."""
+    """The partition spec of one whole array; dimensions that broadcast stay whole."""
     return PartitionSpec(
-        *((axes.of.get(letter) or None) if size > 1 else None for letter, size in zip(letters, shape, strict=True))
+        *(
+            (axes.of.get(letter) or None) if size > 1 or letter in axes.single else None
+            for letter, size in zip(letters, shape, strict=True)
+        )
     )
 
 

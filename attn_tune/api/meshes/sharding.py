@@ -111,7 +111,7 @@ def _resharded(x: Array, mesh: Any, letters: str, axes: Axes, gathered: dict[str
         return x
     taken = {name for names in again.values() for name in names}
     of = {letter: tuple(name for name in names if name not in taken) for letter, names in axes.of.items()}
-    return _reshard(x, mesh, spec_of(letters, x.shape, Axes({**of, **again}, {})))
+    return _reshard(x, mesh, spec_of(letters, x.shape, axes._replace(of={**of, **again}, shared={})))
 
 
 def sharded_run(call: Call, on_shard: Callable[[Any, Axes, Any], Any], problem: Any, inputs: Any) -> Outputs:
@@ -198,7 +198,7 @@ def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence
             raise UsageError(
                 f"{call.word(letter)} ({sizes[letter]}) cannot be split {parts} ways along mesh axis {of[letter]!r}"
             )
-    return axes_by_letter(call, {letter: names_of(of[letter]) for letter in call.cut_letters})
+    return axes_by_letter(call, {letter: names_of(of[letter]) for letter in call.cut_letters}, sizes)
 
 
 def _check_whole(call: Call, public: str, letter: str, entry: Any) -> None:

@@ -12,7 +12,6 @@ Example: attn-tune lab compare h200-1.atpack h200-2.atpack --format markdown
 import contextlib
 import enum
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,20 +106,23 @@ def command(
                 output.say(line)
             if len(shown) < len(frame):
                 output.say("--all lists the problems that are undecided or have one side")
-    if _is_failed(found, fail_on or (), margin / 100):
+    if fired := [one for one in dict.fromkeys(fail_on or ()) if _differs(found, one, margin / 100)]:
+        output.note(f"exit code {int(DIFFERS)}: --fail-on {', '.join(fired)}")
         raise typer.Exit(DIFFERS)
 
 
-def _is_failed(found: "SidesCompared", fail_on: Iterable[FailOn], margin: float) -> bool:
+def _differs(found: "SidesCompared", what: FailOn, margin: float) -> bool:
     from attn_tune.db import Verdict
 
-    has = {
-        FailOn.WORSE: any(row.verdict is Verdict.WORSE for row in found.rows),
-        FailOn.MISSING: any(row.verdict is Verdict.ONLY_A for row in found.rows),
-        FailOn.CHANGED: any(row.changed for row in found.rows),
-        FailOn.SHIFTED: any(shift.is_known and shift.ratio > 1 + margin for shift in found.shifts),
-    }
-    return any(has[one] for one in fail_on)
+    match what:
+        case FailOn.WORSE:
+            return any(row.verdict is Verdict.WORSE for row in found.rows)
+        case FailOn.MISSING:
+            return any(row.verdict is Verdict.ONLY_A for row in found.rows)
+        case FailOn.CHANGED:
+            return any(row.changed for row in found.rows)
+        case FailOn.SHIFTED:
+            return any(shift.is_known and shift.ratio > 1 + margin for shift in found.shifts)
 
 
 def _devices(side: "Side") -> str:

@@ -90,7 +90,7 @@ def emit_frame(frame: "pd.DataFrame", *, title: str | None = None, notes: Mappin
     """A table on stdout that fits ``width``, without columns that are blank in every row.
 
     What does not fit is named in a line under it; where too little would be left, each row is a block of lines.
-    ``notes`` explain columns, by name; those of columns that are shown are printed.
+    ``notes`` explain columns, by name, whether or not there is room for them.
     """
     from attn_tune.reports import terminal
 

@@ -177,9 +177,9 @@ def compare_sides(
     both = sorted(left.keys() & right.keys())
     by_device = {shift.device: shift for shift in (find_shifts(a, b) if shifts is None else shifts)}
 
-    def bound(one: Decision) -> float:
+    def bound(one: Decision) -> float | None:
         shift = by_device.get(one.device)
-        return shift.bound((one.signature.text, one.direction)) if shift else 0.0
+        return shift.bound((one.signature.text, one.direction)) if shift else None
 
     rows = _corrected(
         [
@@ -241,15 +241,17 @@ def find_shifts(a: Side, b: Side) -> tuple[Shift, ...]:
 
 
 def _judge(
-    a: Decision, b: Decision, ours: Evidence | None, theirs: Evidence | None, margin: float, shift: float
+    a: Decision, b: Decision, ours: Evidence | None, theirs: Evidence | None, margin: float, shift: float | None
 ) -> Compared:
     if Rule.PREDICTED in (a.rule, b.rule) or not a.median_ns or not b.median_ns:
         reason = "predicted, not measured" if Rule.PREDICTED in (a.rule, b.rule) else "no time is known"
         made = Compared(a=a, b=b, verdict=Verdict.UNDECIDED, a_ns=a.median_ns, b_ns=b.median_ns)
         return replace(made, reason=reason, needs="a sweep of both on the device")
     if ours is None or theirs is None:
-        return _by_medians(a, b, max(margin, shift))
-    return _by_samples(a, b, ours, theirs, margin, shift)
+        # A margin that was raised stands for the distance of the sweeps where no program shows it.
+        known = shift is not None or margin > MIN_GAIN
+        return _by_medians(a, b, max(margin, shift or 0.0), is_distance_known=known)
+    return _by_samples(a, b, ours, theirs, margin, shift or 0.0)
 
 
 def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, margin: float, shift: float) -> Compared:
@@ -320,12 +322,14 @@ def _small(ratio: float, difference_ns: float, bound: float) -> str:
 
 def _beyond(a_ns: int, bound: float, is_noise: bool) -> str:
     """The times of B that would be a difference; ``is_noise`` where less noise would lower the bound."""
+    if bound >= 1:
+        return "less noise: sweep again in quiet"
     high, low = max(a_ns / (1 - bound), a_ns + MIN_GAIN_NS), min(a_ns * (1 - bound), a_ns - MIN_GAIN_NS)
     words = f"B above {duration(high)}" + (f" or below {duration(low)}" if low > 0 else "")
     return f"{words}, or less noise: sweep again in quiet" if is_noise else f"{words}; less is no difference"
 
 
-def _by_medians(a: Decision, b: Decision, noise: float) -> Compared:
+def _by_medians(a: Decision, b: Decision, noise: float, *, is_distance_known: bool) -> Compared:
     """Medians of two sessions, of which only the bounds of their regret say how noisy they were."""
     assert a.median_ns is not None
     assert b.median_ns is not None
@@ -345,6 +349,9 @@ def _by_medians(a: Decision, b: Decision, noise: float) -> Compared:
     if (samples := min(a.samples, b.samples)) < FEW:
         reason, needs = _few(samples)
         return replace(made, reason=reason, needs=needs)
+    if not is_distance_known:
+        reason = "no program is the same in both, so nothing tells how far the sweeps are apart"
+        return replace(made, reason=reason, needs="lab databases in place of packs, or --margin PERCENT above 1")
     slack = (1 + max(noise, MARGIN)) * (1 + a.regret_bound) * (1 + b.regret_bound)
     # The same measure as for samples, a share of the slower time.
     bound = max(1 - 1 / slack, MIN_GAIN)

@@ -150,11 +150,11 @@ def _decide_kernel(trials: Sequence[RecordedTrial], entries: Sequence[Candidate]
         environment=first.environment,
         kernel=first.kernel,
         config=dict(winner.config),
-        rule=Rule.ONLY if len(entries) == 1 else Rule.WINNER if has_won else Rule.TIE,
+        rule=_rule(winner, entries, has_won=has_won),
         median_ns=median_ns,
         heuristic_ns=heuristic_ns,
         gain=heuristic_ns / median_ns if heuristic_ns is not None else None,
-        regret_bound=max([1.0, *bounds]) - 1,
+        regret_bound=max([1.0, *bounds]) - 1 if winner.rounds else None,
         worst_error=winner.worst_error,
         ties=ties,
         samples=len(samples),
@@ -163,6 +163,12 @@ def _decide_kernel(trials: Sequence[RecordedTrial], entries: Sequence[Candidate]
         features=winner.features,
         contract=first.signature.version,
     )
+
+
+def _rule(winner: Candidate, entries: Sequence[Candidate], *, has_won: bool) -> Rule:
+    if not winner.rounds:
+        return Rule.SEARCH
+    return Rule.ONLY if len(entries) == 1 else Rule.WINNER if has_won else Rule.TIE
 
 
 def right_entries(trials: Sequence[RecordedTrial]) -> list[Candidate]:

@@ -1,7 +1,7 @@
 """The release gate: the proof that every row needs before it is shipped, read from the stored trials.
 
 Of each row: its config ran, every output that its op declares was compared with the reference, it passed feature
-problems, a contest had a final on a quiet device that left little doubt, the environment is known, nothing about it
+problems, it had a final on a quiet device that left little doubt, the environment is known, nothing about it
 failed since, and it does not lose to the untuned config. Then the guards: every measured problem that the pack does
 not answer itself is asked of the pack as a job would ask; where the row that answers is known to lose there, or to
 fail, the pack gets a row that says so.
@@ -150,8 +150,8 @@ def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
         yield f"a part of its config failed: {failure}"
     if missing := sorted(_needed(d) - evidence.proven_outputs(d)):
         yield f"{', '.join(missing)} never compared with the reference"
-    if d.rule is not Rule.ONLY and not record.finals:
-        yield "it has no final: it was chosen by its search alone"
+    if not record.finals:
+        yield "it has no final: its case is not finished (attn-tune sweep goes on with it)"
     if unknown := _unknown(d):
         yield f"its environment does not say {', '.join(unknown)}"
     if d.median_ns and d.heuristic_ns and d.median_ns > d.heuristic_ns * (1 + MARGIN):
@@ -159,7 +159,7 @@ def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
 
 
 def _doubts(d: Decision, evidence: Evidence, max_regret: float) -> Iterable[tuple[Doubt, str]]:
-    if d.features == 0:
+    if not d.features:
         yield Doubt.UNPROVEN, "its config ran no feature problem (--allow-unproven ships it)"
     if d.regret_bound is not None and d.regret_bound > max_regret:
         yield (

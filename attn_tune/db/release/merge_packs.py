@@ -1,5 +1,6 @@
 """Merging of several packs into one, under the same policies as imports."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +46,10 @@ def merge_packs(
 ) -> MergedPack:
     """Merges ``packs`` into a new one at ``path``: the first is the base, the others come in, in order.
 
-    The manifest names the packs it was made of, and says that the gate was passed only if all of them say so. It is
-    not signed: a signature vouches for bytes, and these are new. It carries the quarantine lists of all; where one
-    names another's row, that row stays and is turned down at lookup, as with the packs side by side.
+    The manifest names the packs it was made of, adds up how many of their rows were let through on purpose, and says
+    that the gate was passed only if all of them say so. It is not signed: a signature vouches for bytes, and these are
+    new. It carries the quarantine lists of all; where one names another's row, that row stays and is turned down at
+    lookup, as with the packs side by side.
 
     Raises:
       UsageError: fewer than two packs, contracts that differ, or conflicts that the policy does not resolve.
@@ -80,7 +82,7 @@ def merge_packs(
             devices={k: v for pack in packs for k, v in pack.devices.items()},
             environments={k: v for pack in packs for k, v in pack.environments.items()},
             contracts=contracts,
-            gate=_gate(packs),
+            gate=_gate(packs, len(rows)),
             quarantine=entries.values(),
         )
         written = write_pack(path, files)
@@ -99,8 +101,13 @@ def _contracts(packs: Sequence[Pack]) -> dict[str, int]:
     return found
 
 
-def _gate(packs: Sequence[Pack]) -> dict[str, Any]:
+def _gate(packs: Sequence[Pack], rows: int) -> dict[str, Any]:
+    # Of rows that did not come in too: a pack may say of itself that it is worse, not that it is better.
+    accepted: Counter[str] = Counter()
+    for pack in packs:
+        accepted.update(pack.gate.get("accepted", {}))
     return {
+        **({"accepted": {doubt: min(count, rows) for doubt, count in sorted(accepted.items())}} if accepted else {}),
         "passed": all(pack.gate.get("passed") is True for pack in packs),
         "merged": [{"name": p.name, "version": p.version, "digest": p.digest} for p in packs],
     }

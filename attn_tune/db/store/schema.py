@@ -136,7 +136,7 @@ TABLES = (
     rank INTEGER NOT NULL, -- 0 is the winner among the kernels.
     config TEXT NOT NULL, -- JSON object of the knobs.
     config_digest TEXT NOT NULL, -- The digest of the config.
-    rule TEXT NOT NULL, -- winner: beat the untuned config; tie: nothing did; only: one config was right.
+    rule TEXT NOT NULL, -- winner: beat the untuned config; tie: nothing did; only: one was right; search: no final yet.
     median_us REAL NOT NULL, -- Time in microseconds.
     heuristic_us REAL, -- Time of the kernel's untuned config in microseconds; NULL if it never ran.
     gain REAL, -- heuristic_us over median_us, of one run.

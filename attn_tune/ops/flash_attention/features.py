@@ -25,23 +25,23 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     """
     small = dataclasses.replace(
         problem,
-        **_heads(problem, 1),
+        **few_heads(problem, 1),
         soft_cap=None if problem.soft_cap is None else min(problem.soft_cap, BITING_CAP),
         dropout_rate=BITING_DROPOUT if problem.dropout_rate > 0 else 0.0,
     )
     # A row of one sequence or head may be lent to several, which nothing else here would run.
-    several = dataclasses.replace(small, **_heads(problem, 2))
+    several = dataclasses.replace(small, **few_heads(problem, 2))
     # A call may come with any scale, and differentiate the lse it is given; its row answers all the same.
     unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
     of_length = (small, unusual, small, small)
     problems = list(zip(of_length, LENGTHS, strict=True))
     problems += [(several, LENGTHS[1])] if several != small else []
     return tuple(
-        dataclasses.replace(one, q_len=t, kv_len=s, window=_shrink(problem.window, s)) for one, (t, s) in problems
+        dataclasses.replace(one, q_len=t, kv_len=s, window=shrunk(problem.window, s)) for one, (t, s) in problems
     )
 
 
-def _heads(problem: Problem, least: int) -> dict[str, int]:
+def few_heads(problem: Problem, least: int) -> dict[str, int]:
     """Few sequences, key heads and query heads a key head; of each at least ``least``."""
     batch, kv_heads, group = (
         max(least, min(number, most))
@@ -156,6 +156,7 @@ def _tiny(
     )
 
 
-def _shrink(window: tuple[int | None, int | None], kv_len: int) -> tuple[int | None, int | None]:
+def shrunk(window: tuple[int | None, int | None], kv_len: int) -> tuple[int | None, int | None]:
+    """A window that bites at ``kv_len`` keys."""
     left, right = (None if w is None else min(w, kv_len // n) for w, n in zip(window, (3, 5), strict=True))
     return left, right

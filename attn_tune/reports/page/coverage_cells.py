@@ -12,7 +12,7 @@ from attn_tune.ops import registry
 from attn_tune.reports.page.data import rows_of
 from attn_tune.runtime.lookup.question import unsupported
 from attn_tune.runtime.lookup.text_distance import near_texts
-from attn_tune.schema import Decision, Device, Status, UnsupportedError, UsageError
+from attn_tune.schema import Decision, Device, Rule, Status, UnsupportedError, UsageError
 from attn_tune.schema.config import config_from_dict
 
 COLUMNS = ("op", "signature", "direction", "device", "state", "kernel", "gain", "note")
@@ -53,7 +53,8 @@ def cells(
     and rows.
     """
     decisions = list(decisions)
-    won = {(d.signature.text, d.direction, str(d.device)): d for d in decisions}
+    done = (d for d in decisions if d.rule is not Rule.SEARCH)
+    won = {(d.signature.text, d.direction, str(d.device)): d for d in done}
     counts = _counts(trials)
     rows = {(r.signature, r.direction, r.device): r for r in rows_of(imported)}
     keys = [*won, *counts, *rows]

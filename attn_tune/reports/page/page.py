@@ -228,6 +228,8 @@ def _facts(data: PageData, found: Sequence[Search]) -> list[tuple[Any, str]]:
         _fact(how_many(rules == Rule.WINNER), "win"),
         _fact(how_many(rules == Rule.TIE), "tie"),
     ]
+    disturbed = len(noise.disturbances(data.finals))
+    facts += [_fact(disturbed, "disturbed final")] if disturbed else []
     predicted = how_many(trials["status"] == Status.PREDICTED)
     return facts + ([(predicted, "predicted")] if predicted else [])
 

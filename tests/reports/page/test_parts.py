@@ -55,7 +55,7 @@ def race(data, signature):
         (labs.TIED, "measured"),
         (labs.NEAR, "neighbour"),
         (labs.BROKEN, "refused"),
-        (labs.FOREIGN, "measured"),
+        (labs.FOREIGN, "undecided"),
     ],
 )
 def test_a_cell_has_the_state_of_its_problem(data, signature, state):

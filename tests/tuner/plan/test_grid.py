@@ -38,6 +38,7 @@ SERVING = [name for name in grid_names() if name.endswith("-serving") and name n
 RAGGED = [name for name in grid_names() if name.endswith("-ragged")]
 APPEND = [name for name in grid_names() if name.endswith("-append")]
 CASCADE = ("llama3-8b-merge", "llama3-8b-prefix")
+BLOCKS = "llama3-8b-blocks"
 # Value heads, key heads and widths of whole layers, by how the names of layers begin.
 LINEARS = {
     "qwen3-next-linear": {"wide": (64, 16, 128, 128), "": (32, 16, 128, 128)},
@@ -53,7 +54,7 @@ LINEARS = {
 }
 LINEAR = [name for name in grid_names() if name.removesuffix("-steps") in LINEARS]
 _SMOKE = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
-_OTHERS = (*_SMOKE, *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR)
+_OTHERS = (*_SMOKE, *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR, BLOCKS)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
@@ -134,6 +135,18 @@ def test_cascade_preset_has_the_published_heads_of_whole_sequences(name):
             assert (values["n"] % heads, values["k"], values["h"]) == (0, kv_heads, width)
         else:
             assert values["n"] in (heads, heads // 2)
+
+
+def test_grid_of_blocks_has_the_published_heads_or_half_of_them():
+    heads, kv_heads, width = FIGURES["llama3-8b"]
+    points = load_grid(BLOCKS, lengths=("all",)).points
+    for point in points:
+        values = point.signature.values
+        share = heads // values["n"]
+        assert share in (1, 2)
+        assert (values["k"], values["h"], values["v"]) == (kv_heads // share, width, width)
+        assert values["t"] == values["s"]
+    assert {p.signature.values.get("workload") for p in points} == {None, "documents", "local"}
 
 
 @pytest.mark.parametrize("name", MODELS)

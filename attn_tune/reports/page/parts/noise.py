@@ -1,14 +1,17 @@
 """Noise and cost: how steady the samples were, the state of the device meanwhile, and where the time went."""
 
+import json
+from collections import Counter
 from typing import Any
 
 import pandas as pd
 
 from attn_tune.reports.page import conditions, draw
-from attn_tune.reports.page.data import PageData, fitting
+from attn_tune.reports.page.data import PageData, fitting, rows_of
 from attn_tune.reports.page.markup import Markup, details, element, table
 from attn_tune.reports.page.scales import Scale, spanning
 from attn_tune.schema import Stage
+from attn_tune.schema.conditions import Conditions
 from attn_tune.schema.words import counted, duration
 
 TITLE = "How steady were the times, and what did the sweep cost?"
@@ -78,7 +81,7 @@ def _spread_row(data: PageData, row: Any, scale: Scale) -> Markup:
 
 
 def _conditions(data: PageData) -> list[Markup]:
-    head = element("h3", "The device during finals")
+    head = Markup(element("h3", "The device during finals") + _disturbed(data))
     names = ("clock", "temperature", "power")
     known = data.finals.loc[data.finals[[f"{name}_low" for name in names]].notna().any(axis=1)]
     if known.empty:
@@ -86,6 +89,29 @@ def _conditions(data: PageData) -> list[Markup]:
     rows = [_condition_row(data, str(device), group) for device, group in known.groupby("device", sort=True)]
     headers = ["device", "finals", "clock, MHz", "temperature, °C", "power, W", "slowed by", "repeated"]
     return [head, table(headers, rows, numeric=[1, 6])]
+
+
+def disturbances(finals: pd.DataFrame) -> dict[tuple[str, str, str], tuple[str, ...]]:
+    """The problems, directions and devices whose last final was disturbed, each with what disturbed it."""
+    last = finals.drop_duplicates(["signature", "direction", "device"], keep="last")
+    found = {(r.signature, r.direction, r.device): _seen(r).disturbances for r in rows_of(last)}
+    return {key: causes for key, causes in found.items() if causes}
+
+
+def _seen(final: Any) -> Conditions:
+    clocks = None if pd.isna(final.clock_low) else (int(final.clock_low), int(final.clock_high))
+    throttle = tuple(json.loads(final.throttle)) if isinstance(final.throttle, str) else ()
+    return Conditions(sm_clock_mhz=clocks, throttle=throttle)
+
+
+def _disturbed(data: PageData) -> Markup:
+    found = disturbances(data.finals)
+    if not found:
+        return Markup()
+    counts = Counter(cause for causes in found.values() for cause in causes)
+    causes = "; ".join(f"{cause} ({count})" for cause, count in sorted(counts.items()))
+    words = f"{counted(len(found), 'last final')} disturbed: {causes}. The release gate refuses such rows; sweep again."
+    return element("p", words, class_="warning")
 
 
 def _condition_row(data: PageData, device: str, group: pd.DataFrame) -> Markup:
@@ -153,6 +179,7 @@ def _phases(data: PageData) -> list[Markup]:
     keys = [(draw.swatch(element("rect", width=22, height=14, class_=f"p-{name}")), words) for name, words in _PHASES]
     totals = {words: float(found[name].sum()) for name, words in _PHASES}
     lead = "Together: " + ", ".join(f"{words} {duration(s * 1e9)}" for words, s in totals.items() if s)
+    lead += ". A sweep takes longer: starts of workers, references and feature problems belong to no trial"
     rows = [
         [r.device, r.kernel, *(f"{getattr(r, name):.1f}" for name, _ in _PHASES), r.trials]
         for r in found.head(len(items)).itertuples(index=False)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from attn_tune.reports.frames import NOISY
 from attn_tune.reports.page import draw
 from attn_tune.reports.page.data import PageData, fitting, how_many, rows_of
 from attn_tune.reports.page.markup import Markup, element
@@ -17,6 +18,8 @@ TITLE = "What does tuning win, and how surely?"
 BUDGET = 34_000
 HEIGHT = 22
 _MIDDLE = HEIGHT / 2
+# Rules of decisions that no rival took part in, each in words.
+_WITHOUT_RIVAL = {Rule.ONLY: "the one config that was right", Rule.SEARCH: "no final has decided yet"}
 
 
 def part(data: PageData) -> list[Markup]:
@@ -59,9 +62,9 @@ def _scale(table: pd.DataFrame) -> Scale:
 def _row(data: PageData, row: Any, scale: Scale) -> Markup:
     name = data.label(row.signature, row.direction, row.kernel, device=row.device)
     marks = data.marks(signature=row.signature, device=row.device)
-    if pd.isna(row.speedup) or row.rule == Rule.ONLY:
-        words = "the one config that was right" if row.rule == Rule.ONLY else "the untuned config never ran"
-        value = Markup(element("b", "only" if row.rule == Rule.ONLY else "-", class_="word"))
+    if pd.isna(row.speedup) or row.rule in _WITHOUT_RIVAL:
+        words = _WITHOUT_RIVAL.get(row.rule, "the untuned config never ran")
+        value = Markup(element("b", row.rule if row.rule in _WITHOUT_RIVAL else "-", class_="word"))
         value = Markup(value + element("span", f"{duration(row.median_ns)}, {words}", class_="sub"))
         return draw.row(name, draw.svg(draw.grid_lines(scale, HEIGHT), height=HEIGHT, class_="track"), value, **marks)
     value = _value(row)
@@ -85,6 +88,12 @@ def _interval(row: Any) -> str:
     return f"{row.low:.2f} to {row.high:.2f}" if pd.notna(row.low) else "no interval"
 
 
+def _regret(row: Any) -> str:
+    """A word of warning where another config may be much faster."""
+    bound = row.regret_bound
+    return f"regret up to {float(bound):.0%}" if pd.notna(bound) and float(bound) > NOISY else ""
+
+
 def _spoken(row: Any) -> str:
     how = "of samples taken in turns" if row.is_paired else "of separate samples"
     if row.rule == Rule.TIE:
@@ -98,24 +107,25 @@ def _value(row: Any) -> Markup:
         rival = f"rival {row.speedup:.2f}× [{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
         if pd.notna(row.low) and row.low > 1 and row.median_ns * (1 - 1 / row.speedup) < MIN_GAIN_NS:
             rival += f", under {MIN_GAIN_NS / 1000:g} us"
-        return Markup(element("b", "tie", class_="word") + element("span", f"{time} {rival}".strip(), class_="sub"))
+        words = " ".join(filter(None, (time, rival, _regret(row))))
+        return Markup(element("b", "tie", class_="word") + element("span", words, class_="sub"))
     interval = f"[{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
     before = f"{duration(row.heuristic_ns)} → " if pd.notna(row.heuristic_ns) else ""
-    return Markup(
-        element("b", f"{row.speedup:.2f}×") + element("span", f"{interval} {before}{time}".strip(), class_="sub")
-    )
+    words = " ".join(filter(None, (interval, before + time, _regret(row))))
+    return Markup(element("b", f"{row.speedup:.2f}×") + element("span", words, class_="sub"))
 
 
 def _summary(table: pd.DataFrame) -> Markup:
     wins = table.loc[table["rule"] == Rule.WINNER, "speedup"].dropna().astype(float)
     ties = how_many(table["rule"] == Rule.TIE)
-    only = how_many(table["rule"] == Rule.ONLY)
+    only, open_ones = how_many(table["rule"] == Rule.ONLY), how_many(table["rule"] == Rule.SEARCH)
     words = [counted(len(wins), "win")]
     if len(wins):
         mean = math.exp(sum(math.log(win) for win in wins) / len(wins))
         words[0] += f" (geometric mean {mean:.2f}×, largest {wins.max():.2f}×)"
     words += [counted(ties, "tie")] if ties else []
     words += [f"{only} with one right config"] if only else []
+    words += [f"{open_ones} without a final yet"] if open_ones else []
     return element("p", ", ".join(words) + ".", class_="lead")
 
 

@@ -1,0 +1,1 @@
+"""Kernels of ``block_sparse_attention``."""

@@ -1,0 +1,36 @@
+"""Block-sparse attention in plain XLA: a scan over pairs of chunks that skips those without a listed block."""
+
+from attn_tune.kernels.block_sparse_attention.xla import space
+from attn_tune.kernels.block_sparse_attention.xla.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.direction import WHOLE
+
+_GROWS = ("chunk_q", "chunk_k")
+
+SPEC = KernelSpec(
+    op="block_sparse_attention",
+    name="xla",
+    backend="xla",
+    searches={
+        "fwd": Search(
+            config=ForwardConfig,
+            heuristic=space.forward_heuristic,
+            candidates={WHOLE: space.forward_candidates},
+            infeasible=space.infeasible,
+            call=f"{__name__}.forward:forward",
+            outputs={WHOLE: ("out", "lse")},
+            grows=_GROWS,
+        ),
+        "bwd": Search(
+            config=BackwardConfig,
+            heuristic=space.backward_heuristic,
+            candidates={WHOLE: space.backward_candidates},
+            infeasible=space.infeasible,
+            call=f"{__name__}.backward:backward",
+            outputs={WHOLE: ("dq", "dk", "dv")},
+            grows=_GROWS,
+        ),
+    },
+    unsupported=space.unsupported,
+    summary="chunks in plain XLA, those without a listed block skipped; every feature, every platform",
+)
