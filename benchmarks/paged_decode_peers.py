@@ -110,7 +110,8 @@ def _rows(
                 notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 continue
             if name != _READ:
-                (judged,) = compare({"out": out}, exact, plain, op.outputs(problem, "fwd"))
+                declared = op.outputs(problem, "fwd")
+                (judged,) = compare({declared[0].name: out}, exact, plain, declared)
                 errors[name] = round(judged.ratio, 3)
             entries[name] = (compiled, given)
         measured = race(

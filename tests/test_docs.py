@@ -244,6 +244,12 @@ def test_the_calls_of_linear_attention_run():
     assert all(bool(jnp.isfinite(x).all()) for x in names["gradients"])
 
 
+def test_the_calls_of_sparse_attention_run():
+    names = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", text("sparse-attention.md"), re.DOTALL)), names)
+    assert names["out"].shape == (names["B"], names["N"], names["L"])
+
+
 def test_every_measured_row_of_writing_a_cache_is_recorded():
     rows = json.loads((ROOT / "benchmarks/results/h200/append.json").read_text())["rows"]
     recorded = {tuple(f"{row['us'][name]:.2f}" for name in ("auto", "xla", "copy")) for row in rows}

@@ -66,3 +66,7 @@ def test_linear_layers_learn_and_decode_what_they_compute_at_once():
 def test_every_example_is_run_here():
     here = Path(__file__).read_text()
     assert all(f'run("{path.stem}"' in here for path in EXAMPLES.glob("*.py"))
+
+
+def test_sparse_attention_equals_dense_attention_while_there_are_few_tokens():
+    assert "see the same tokens: True" in run("sparse_attention")

@@ -104,7 +104,9 @@ def test_kernels_without_a_point_show_each_op():
     shown = {row["kernel"].partition("/")[0] for row in rows if row["direction"]}
     serving = {"paged_append", "paged_decode", "ragged_paged"}
     linear = {"gated_delta_rule", "gla", "kda", "linear_attention"}
-    assert shown == {"attention", "block_sparse_attention", "flash_attention", "merge_attention", *serving, *linear}
+    sparse = {"indexer", "sparse_mla"}
+    dense = {"attention", "block_sparse_attention", "flash_attention", "merge_attention"}
+    assert shown == {*dense, *serving, *linear, *sparse}
 
 
 def test_validate_names_the_op_that_has_no_samples():

@@ -19,6 +19,10 @@ PROBLEM = Problem(
 )  # fmt: skip
 LAYOUTS = {"pallas_tpu_paged": "head_first", "pallas_tpu_ragged": "interleaved"}
 DEVICES = dict.fromkeys(("triton", "cute", "mosaic_gpu", "xla"), "nvidia-h200") | {"pallas_tpu": "tpu-v6e"}
+SPARSE = {
+    "sparse_mla": "sparse_mla/v1 b=1 t=4096 s=4096 n=128 h=128 v=64 top=2048 dtype=bfloat16",
+    "indexer": "indexer/v1 b=1 t=4096 s=4096 n=64 h=128 dtype=bfloat16",
+}
 SEARCHES = [
     (spec.id, direction, spec, search)
     for spec in kernels().values()
@@ -30,7 +34,10 @@ SEARCHES = [
 def problem_of(spec):
     if spec.op == "flash_attention":
         return PROBLEM
-    make = get_op(spec.op).problem
+    op = get_op(spec.op)
+    if spec.op in SPARSE:
+        return op.from_signature(op.parse_signature(SPARSE[spec.op]))
+    make = op.problem
     if issubclass(make, Problem):
         fields = {field.name: getattr(PROBLEM, field.name) for field in dataclasses.fields(PROBLEM)}
         return make(**fields, mask_block_q=512, mask_block_k=512)

@@ -30,6 +30,8 @@ SIGNATURES = (
     "linear_attention/v1 b=2 t=37 n=4 k=2 h=16 v=24 dtype=bfloat16 gate=constant state=both",
     "gla/v1 b=2 t=21 n=4 k=2 h=16 v=24 dtype=float32 state=both",
     "kda/v1 b=5 t=30 n=3 k=1 h=16 v=16 dtype=float32 state=out ragged=1 workload=mix",
+    "sparse_mla/v1 b=2 t=5 s=40 n=4 h=48 v=32 top=12 dtype=bfloat16 sinks=1",
+    "indexer/v1 b=2 t=9 s=40 n=4 h=16 dtype=float32",
     "foreign/v1 t=64",
     "probe_paged/v1 b=3 s=64 n=2 h=16 page=8 dtype=float32 workload=uni",
     "probe_recurrent/v1 b=2 t=32 n=2 k=8 v=16 dtype=float32 workload=reset",

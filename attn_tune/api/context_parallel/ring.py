@@ -134,8 +134,7 @@ def _backward(settings: Settings, plan: Plan, local: Local, whole: Residuals, do
         # Straight to the owner, in 16 bits where the arrays have them: half the bytes of sums that go round, which
         # would wait for each hop. While the next hop computes, they travel.
         dk, dv = (
-            _added(total, hop.band.keys, plan.move(x, -hop.shift))
-            for total, x in zip((dk, dv), dkv_here, strict=True)
+            _added(total, hop.band.keys, plan.move(x, -hop.shift)) for total, x in zip((dk, dv), dkv_here, strict=True)
         )
     sinks = local.sinks
     return Local(

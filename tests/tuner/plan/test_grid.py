@@ -53,8 +53,11 @@ LINEARS = {
     },
 }
 LINEAR = [name for name in grid_names() if name.removesuffix("-steps") in LINEARS]
+# Of sparse attention: query heads, and heads of the indexer.
+SPARSE_HEADS = {"deepseek-v3.2": (128, 64), "glm-5": (64, 32)}
+SPARSE = [name for name in grid_names() if name.endswith(("-sparse", "-indexer"))]
 _SMOKE = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
-_OTHERS = (*_SMOKE, *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR, BLOCKS)
+_OTHERS = (*_SMOKE, *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR, BLOCKS, *SPARSE)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
@@ -114,6 +117,21 @@ def test_latent_preset_states_the_published_figures_and_fits_a_gpu(name):
         assert values["n"] in [heads // gpus for gpus in (1, 2, 4, 8)]
         size = 1 if values.get("kv") else 2
         assert values["b"] * values["s"] * values["h"] * size <= 2**33 * 1.01
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_preset_states_the_published_figures_and_fits_a_gpu(name):
+    model, _, op = name.rpartition("-")
+    heads, index_heads = SPARSE_HEADS[model]
+    for point in load_grid(name, lengths=("all",)).points:
+        values = point.signature.values
+        if op == "indexer":
+            assert (values["n"], values["h"]) == (index_heads, 128)
+            assert 4 * values["b"] * values["t"] * values["s"] < 2**33
+        else:
+            assert values["n"] in (heads, heads // 8)
+            assert (values["h"], values["v"], values["top"]) == (576, 512, 2048)
+            assert 2 * values["b"] * values["s"] * values["h"] <= 2**33
 
 
 @pytest.mark.parametrize("name", APPEND)

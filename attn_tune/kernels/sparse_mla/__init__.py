@@ -1,0 +1,1 @@
+"""Kernels of the op ``sparse_mla``."""

@@ -1,0 +1,1 @@
+"""Parts that the Triton kernels of sparse latent attention share."""

@@ -1,0 +1,31 @@
+"""Sparse latent attention for Hopper, in Triton's Gluon: warps gather keys, two groups of others share the output."""
+
+from attn_tune.kernels.sparse_mla.triton_hopper import space
+from attn_tune.kernels.sparse_mla.triton_hopper.config import Config
+from attn_tune.kernels.sparse_mla.triton_hopper.limits import infeasible, unsupported
+from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.schema.direction import WHOLE
+
+SPEC = KernelSpec(
+    op="sparse_mla",
+    name="triton_hopper",
+    backend="triton",
+    searches={
+        "fwd": Search(
+            config=Config,
+            heuristic=space.heuristic,
+            candidates={WHOLE: space.candidates},
+            infeasible=infeasible,
+            adapt=space.adapt,
+            call=f"{__name__}.forward:forward",
+            outputs={WHOLE: ("out", "lse")},
+            # More stages take more shared memory.
+            grows=("num_stages",),
+        ),
+    },
+    unsupported=unsupported,
+    priority={"cuda": space.place},
+    requires=("triton",),
+    extra="cuda",
+    summary="sparse latent attention for Hopper in Gluon: warps that gather, the output's columns shared by two groups",
+)

@@ -1,0 +1,33 @@
+"""The knobs of sparse latent attention for Hopper."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from attn_tune.kernels.knobs import Flag, Knobs, PowerOfTwo, Range
+
+# Four warps that multiply are the rows of one Hopper matrix instruction; two groups of them share the columns.
+WARPS, GROUPS, ROWS = 4, 2, 64
+# Keys of a tile, and of the slot whose logits one of the groups computes.
+KEYS, BLOCK = 64, 32
+# Columns of a row of shared memory that the widest swizzle takes, in 16 bits.
+PANEL = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config(Knobs):
+    """A program owns 64 heads of a query and gathers its keys 64 at a time.
+
+    With ``splits`` the indices of a query are shared by so many programs, whose parts are merged afterwards.
+    """
+
+    num_stages: Annotated[int, Range(2, 8, tried=(2, 3, 4), doc="tiles of keys in shared memory")] = 2
+    splits: Annotated[
+        int, PowerOfTwo(1, 64, tried=(1, 2, 4, 8, 16, 32), doc="programs that share the indices of a query")
+    ] = 1
+    in_turns: Annotated[
+        bool, Flag(doc="each group computes the logits of every other tile, of two in shared memory, instead of a half")
+    ] = False
+
+    def conflict(self) -> str | None:
+        """Groups that take turns have a tile each."""
+        return "in_turns has num_stages=2: a tile for each group" if self.in_turns and self.num_stages != 2 else None

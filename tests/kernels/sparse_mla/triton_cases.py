@@ -1,0 +1,36 @@
+"""Cases of the Triton kernel. Run as a script in Triton's interpreter it prints the name of each that is right."""
+
+from attn_tune.ops.sparse_mla.features import samples
+
+# Heads and keys of a tile, and programs that share the indices of a query.
+CASES = (
+    ("edges", 16, 32, 2),
+    ("more_indices_than_keys", 16, 16, 8),
+    ("one_query", 16, 16, 4),
+    ("odd_widths", 16, 64, 1),
+    ("everything", 32, 16, 2),
+)
+
+
+def main():
+    from attn_tune.kernels.sparse_mla.triton.config import Config
+    from attn_tune.kernels.sparse_mla.triton.forward import forward
+    from attn_tune.ops.sparse_mla.inputs import make_inputs
+    from tests.kernels.sparse_mla.dense_numpy import assert_right
+    from tests.kernels.triton_interpreter import prepare_language_once
+
+    prepare_language_once()
+    for name, heads, keys, splits in CASES:
+        problem = samples()[name]
+        operands = make_inputs(problem, "fwd", 1)
+        config = Config(block_n=heads, block_k=keys, num_warps=4, num_stages=2, splits=splits)
+        try:
+            assert_right(problem, operands, forward(problem, config, operands))
+        except Exception as error:
+            print(f"{name} {heads} {keys} {splits} WRONG {error}", flush=True)
+        else:
+            print(f"{name} {heads} {keys} {splits} right", flush=True)
+
+
+if __name__ == "__main__":
+    main()
