@@ -245,9 +245,15 @@ def test_the_calls_of_linear_attention_run():
 
 
 def test_the_calls_of_sparse_attention_run():
-    names = {}
-    exec("".join(re.findall(r"```python\n(.*?)```", text("sparse-attention.md"), re.DOTALL)), names)
+    exec("".join(re.findall(r"```python\n(.*?)```", text("sparse-attention.md"), re.DOTALL)), names := {})
     assert names["out"].shape == (names["B"], names["N"], names["L"])
+
+
+def test_every_measured_row_of_sparse_attention_is_recorded():
+    rows = json.loads((ROOT / "benchmarks/results/h100/sparse_configs.json").read_text())["rows"]
+    fastest = [min(config["us"] for config in row["configs"]) for row in rows]
+    quoted = re.findall(r"^\| `[^|]+ \| ([\d.]+ [mu]s)", text("sparse-attention.md"), re.MULTILINE)
+    assert {*quoted} & {f"{us:.0f} us" if us < 1000 else f"{us / 1000:.2f} ms" for us in fastest} == {*quoted} > set()
 
 
 def test_every_measured_row_of_writing_a_cache_is_recorded():

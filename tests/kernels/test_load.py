@@ -10,7 +10,7 @@ import sys, threading
 from attn_tune.ops.contract import load
 
 CALLS = ("triton.forward:forward", "triton_hopper.forward:forward", "triton_split.forward:forward",
-         "triton.backward:backward", "triton_fused.backward:backward")
+         "triton.backward:backward", "triton_fused.backward:backward", "triton_hopper_fused.backward:backward")
 start, failed = threading.Barrier(len(CALLS)), []
 
 def call(path):

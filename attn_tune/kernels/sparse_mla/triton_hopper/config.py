@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from attn_tune.kernels.knobs import Flag, Knobs, PowerOfTwo, Range
+from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
 
 # Four warps that multiply are the rows of one Hopper matrix instruction; two groups of them share the columns.
 WARPS, GROUPS, ROWS = 4, 2, 64
@@ -24,10 +24,3 @@ class Config(Knobs):
     splits: Annotated[
         int, PowerOfTwo(1, 64, tried=(1, 2, 4, 8, 16, 32), doc="programs that share the indices of a query")
     ] = 1
-    in_turns: Annotated[
-        bool, Flag(doc="each group computes the logits of every other tile, of two in shared memory, instead of a half")
-    ] = False
-
-    def conflict(self) -> str | None:
-        """Groups that take turns have a tile each."""
-        return "in_turns has num_stages=2: a tile for each group" if self.in_turns and self.num_stages != 2 else None

@@ -25,10 +25,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 from attn_tune.kernels.lang.gluon.names import new_barriers, synchronize, viewed
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.sparse_mla._triton.merge import merged
-from attn_tune.kernels.sparse_mla.triton_hopper.config import BLOCK, GROUPS, KEYS, PANEL, ROWS, WARPS, Config
+from attn_tune.kernels.sparse_mla.triton_hopper.config import BLOCK, GROUPS, PANEL, ROWS, WARPS, Config
 from attn_tune.kernels.sparse_mla.triton_hopper.gathering import copy_queries, gather_tiles
 from attn_tune.kernels.sparse_mla.triton_hopper.plan import plan_of
-from attn_tune.kernels.sparse_mla.triton_hopper.turns_launch import turn_kernel
 from attn_tune.kernels.sparse_mla.triton_hopper.walk import Barriers, Buffers, attend
 from attn_tune.ops.sparse_mla.operands import Operands
 from attn_tune.ops.sparse_mla.problem import Problem
@@ -60,27 +59,27 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
     parts = rows if is_whole else (config.splits, *rows)
     dtype = operands.q.dtype if is_whole else jnp.dtype(jnp.float32)
     out, lse = triton_call(
-        turn_kernel if config.in_turns else gather_kernel,
+        gather_kernel,
         *operands,
         out_types=[
             jax.ShapeDtypeStruct((*parts, plan.v_head_dim), dtype),
             jax.ShapeDtypeStruct(parts, jnp.float32),
         ],
         grid=(rows[0] * rows[1] * plan.tiles * config.splits, 1, 1),
-        constexprs={"plan": plan, "layouts": _layouts(KEYS if config.in_turns else BLOCK, plan.half)},
+        constexprs={"plan": plan, "layouts": _layouts(plan.half)},
         num_warps=WARPS,
         name="sparse_mla_hopper",
     )
     return {"out": out, "lse": lse} if is_whole else merged(out, lse, operands.q.dtype)
 
 
-def _layouts(keys: int, half: int) -> Layouts:
+def _layouts(half: int) -> Layouts:
     def product(width: int) -> gl.NVMMADistributedLayout:
         return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
 
     out = product(half)
     weights = gl.DotOperandLayout(operand_index=0, parent=out, k_width=2)
-    return Layouts(logits=product(keys), weights=weights, out=out)
+    return Layouts(logits=product(BLOCK), weights=weights, out=out)
 
 
 @gluon.jit

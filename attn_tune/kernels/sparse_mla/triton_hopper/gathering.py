@@ -38,8 +38,8 @@ def gather_tiles(kv, indices, buffers, barriers, plan: gl.constexpr):
         # Before the wait, which hides how long these loads take.
         start = (first + j) * _KEYS
         wide: gl.constexpr = rows_layout(plan.width)
-        near = named_keys(indices, start, _BLOCK, wide, plan)
-        far = named_keys(indices, start + _BLOCK, _BLOCK, wide, plan)
+        near = _named(indices, start, wide, plan)
+        far = _named(indices, start + _BLOCK, wide, plan)
         stage, phase = stage_of(j, plan)
         mbarrier.wait(barriers.k_empty.index(stage), phase ^ 1)
         _gather(kv, indices, near, start, stage * _GROUPS, buffers, barriers, plan)
@@ -47,9 +47,9 @@ def gather_tiles(kv, indices, buffers, barriers, plan: gl.constexpr):
 
 
 @gluon.jit
-def named_keys(indices, start, COUNT: gl.constexpr, layout: gl.constexpr, plan: gl.constexpr):
-    """The keys that so many indices name; -1 behind the last one."""
-    place = start + gl.arange(0, COUNT, gl.SliceLayout(1, layout))
+def _named(indices, start, layout: gl.constexpr, plan: gl.constexpr):
+    """The keys that the indices of a slot name; -1 behind the last one."""
+    place = start + gl.arange(0, _BLOCK, gl.SliceLayout(1, layout))
     return gl.load(indices + place, mask=place < plan.selected, other=-1)
 
 
@@ -57,16 +57,18 @@ def named_keys(indices, start, COUNT: gl.constexpr, layout: gl.constexpr, plan: 
 def _gather(kv, indices, named, start, slot, buffers, barriers, plan: gl.constexpr):
     """Starts the copies of a slot; what is not named is zero. Its barrier counts the threads whose copies have come."""
     wide: gl.constexpr = rows_layout(plan.width)
-    copy_columns(buffers.k.index(slot), kv, named, 0, plan.width, wide, plan)
+    _copy_columns(buffers.k.index(slot), kv, named, 0, plan.width, wide, plan)
     if plan.rest > 0:
         beside: gl.constexpr = rows_layout(plan.rest)
-        also = named_keys(indices, start, _BLOCK, beside, plan)
-        copy_columns(buffers.k_rest.index(slot), kv, also, plan.width, plan.rest, beside, plan)
+        also = _named(indices, start, beside, plan)
+        _copy_columns(buffers.k_rest.index(slot), kv, also, plan.width, plan.rest, beside, plan)
     async_copy.mbarrier_arrive(barriers.k_full.index(slot), increment_count=False)
 
 
 @gluon.jit
-def copy_columns(memory, kv, named, begin: gl.constexpr, width: gl.constexpr, layout: gl.constexpr, plan: gl.constexpr):
+def _copy_columns(
+    memory, kv, named, begin: gl.constexpr, width: gl.constexpr, layout: gl.constexpr, plan: gl.constexpr
+):
     """Starts the copies of some columns of the keys that are named; the others are zero."""
     column = begin + gl.arange(0, width, gl.SliceLayout(0, layout))
     valid = (named >= 0) & (named < plan.kv_len)

@@ -103,7 +103,7 @@ def attend(GROUP: gl.constexpr, indices, sinks, out, lse, buffers, barriers, pla
     mbarrier.arrive(barriers.totals_full.index(GROUP))
     mbarrier.wait(barriers.totals_full.index(1 - GROUP), 0)
     total += buffers.totals.index(1 - GROUP).load(gl.SliceLayout(1, layouts.logits))
-    store_columns(GROUP, acc, maximum, total, query, head, out, lse, plan, layouts)
+    _store(GROUP, acc, maximum, total, query, head, out, lse, plan, layouts)
 
 
 @gluon.jit
@@ -163,7 +163,7 @@ def _step(
 
 
 @gluon.jit
-def store_columns(
+def _store(
     GROUP: gl.constexpr,
     acc,
     maximum,

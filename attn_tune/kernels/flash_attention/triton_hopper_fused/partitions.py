@@ -1,0 +1,325 @@
+"""Device code of the three partitions: one warp that copies, and two groups of warps that multiply."""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.logits import (
+    kept,
+    load_columns,
+    load_seeds,
+    squash,
+    weights_of,
+)
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import DS_SLOTS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.products import (
+    add_share,
+    multiply_keys,
+    multiply_rows,
+    multiply_share,
+)
+from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import (
+    place_of,
+    publish_place,
+    receive_place,
+    slot_of,
+    steps_of,
+    walk_of,
+)
+from attn_tune.kernels.lang.gluon.device import next_place
+
+_ROWS = gl.constexpr(ROWS)
+_CONSUMERS = gl.constexpr(CONSUMERS)
+_DS_SLOTS = gl.constexpr(DS_SLOTS)
+
+
+class Buffers(NamedTuple):
+    """The slots in shared memory, and other views of the same bytes.
+
+    Attributes:
+      k, v: keys and values, ``[key_tiles, 1, 64, H]``.
+      k_panels: the keys in panels of 64 columns, ``[..., 64, 64]``.
+      out: where dv, then dk leave, in the room of v, ``[consumers, 1, 64, width]``.
+      q, dout: queries and the output's gradient, ``[stages * row_tiles, 1, rows, H]``, each its own stages.
+      q_panels, dout_panels: the same in panels of the columns that a group makes of dk and dv, ``[..., rows, width]``.
+      lse, delta: of the same rows, ``[stages * row_tiles, 1, rows]`` in float32.
+      p, ds: weights and the gradient of the logits. Where groups share keys of ``rows`` by keys, ``[slots * consumers,
+        rows, 64]``; else keys by rows, ``[slots * consumers, 64, block_q]``, and p stays in registers.
+      ds_panels: the gradient of the logits of 64 rows and 64 keys, ``[..., 64, 64]``.
+      dq: parts of dq, ``[consumers, 1, 64, 64]`` in float32.
+      place: the published places of two tiles of keys in the queue.
+    """
+
+    k: gl.shared_memory_descriptor
+    v: gl.shared_memory_descriptor
+    k_panels: gl.shared_memory_descriptor
+    out: gl.shared_memory_descriptor
+    q: gl.shared_memory_descriptor
+    dout: gl.shared_memory_descriptor
+    q_panels: gl.shared_memory_descriptor
+    dout_panels: gl.shared_memory_descriptor
+    lse: gl.shared_memory_descriptor
+    delta: gl.shared_memory_descriptor
+    p: gl.shared_memory_descriptor
+    ds: gl.shared_memory_descriptor
+    ds_panels: gl.shared_memory_descriptor
+    dq: gl.shared_memory_descriptor
+    place: gl.shared_memory_descriptor
+
+
+class Barriers(NamedTuple):
+    """One barrier a slot: ``full`` when what it guards has come, ``empty`` when all who read it are done."""
+
+    place_full: gl.shared_memory_descriptor
+    place_empty: gl.shared_memory_descriptor
+    k_full: gl.shared_memory_descriptor
+    k_empty: gl.shared_memory_descriptor
+    v_full: gl.shared_memory_descriptor
+    v_empty: gl.shared_memory_descriptor
+    q_full: gl.shared_memory_descriptor
+    q_empty: gl.shared_memory_descriptor
+    dout_full: gl.shared_memory_descriptor
+    dout_empty: gl.shared_memory_descriptor
+    ds_full: gl.shared_memory_descriptor
+
+
+@gluon.jit
+def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr, static: gl.constexpr):
+    """Takes tiles of keys, and copies those, queries and the output's gradient as far ahead as slots are free."""
+    k_desc, v_desc, row_descriptors = descriptors
+    ranges, lengths, counter = pointers
+    count = 0
+    turn = 0
+    place = gl.program_id(0)
+    publish_place(place, turn, buffers, barriers)
+    while place < plan.num_tiles:
+        # Wanted only at the end of the tile at hand.
+        next_tile = plan.num_programs + next_place(counter)
+        walk = walk_of(place, ranges, lengths, plan, static)
+        steps = steps_of(walk, static)
+        _load_keys(k_desc, walk, turn, barriers.k_full, barriers.k_empty, buffers.k, plan, static)
+        # The slot of the values is the last that is free: dk leaves from there.
+        early = gl.minimum(steps, 1)
+        for step in range(early):
+            _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
+        _load_keys(v_desc, walk, turn, barriers.v_full, barriers.v_empty, buffers.v, plan, static)
+        for step in range(early, steps):
+            _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
+        count += steps
+        turn += 1
+        place = next_tile
+        publish_place(place, turn, buffers, barriers)
+
+
+@gluon.jit
+def _load_keys(desc, walk, turn, full, empty, buffer, plan: gl.constexpr, static: gl.constexpr):
+    """Waits until the keys or values of the tile before are done with, and starts the copies of a tile."""
+    mbarrier.wait(empty.index(0), (turn & 1) ^ 1)
+    TILES: gl.constexpr = plan.key_tiles
+    mbarrier.expect(full.index(0), TILES * desc.block_type.nbytes)
+    for i in gl.static_range(TILES):
+        key = walk.block * static.block_k + i * _ROWS
+        place = [walk.batch, key, walk.kv_head * static.head_dim]
+        tma.async_load(desc, place, full.index(0), buffer.index(i))
+
+
+@gluon.jit
+def _load_rows(descriptors, step, count, walk, buffers, barriers, plan: gl.constexpr, static: gl.constexpr):
+    """Waits for a free slot of queries, then of the output's gradient, and starts the copies of a tile into each."""
+    q_desc, dout_desc, lse_desc, delta_desc = descriptors
+    block, head = place_of(step, walk, static)
+    slot, phase = slot_of(count, plan.stages)
+    TILES: gl.constexpr = plan.row_tiles
+    full = barriers.q_full.index(slot)
+    mbarrier.wait(barriers.q_empty.index(slot), phase ^ 1)
+    mbarrier.expect(full, TILES * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes))
+    for i in gl.static_range(TILES):
+        first = block * static.block_q + i * plan.rows
+        tma.async_load(q_desc, [walk.batch, first, head * static.head_dim], full, buffers.q.index(slot * TILES + i))
+        lse_row = walk.batch * static.num_q_heads + head
+        tma.async_load(lse_desc, [lse_row, first], full, buffers.lse.index(slot * TILES + i))
+    slot, phase = slot_of(count, plan.dout_stages)
+    full = barriers.dout_full.index(slot)
+    mbarrier.wait(barriers.dout_empty.index(slot), phase ^ 1)
+    mbarrier.expect(full, TILES * (dout_desc.block_type.nbytes + delta_desc.block_type.nbytes))
+    for i in gl.static_range(TILES):
+        first = block * static.block_q + i * plan.rows
+        place = [walk.batch, first, head * static.head_dim]
+        tma.async_load(dout_desc, place, full, buffers.dout.index(slot * TILES + i))
+        lse_row = walk.batch * static.num_q_heads + head
+        tma.async_load(delta_desc, [lse_row, first], full, buffers.delta.index(slot * TILES + i))
+
+
+@gluon.jit
+def differentiate(
+    CONSUMER: gl.constexpr,
+    descriptors,
+    pointers,
+    buffers,
+    barriers,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """Makes dk and dv of 64 keys, or half of their columns, and of each tile of rows half of what is added to dq."""
+    dk_desc, dv_desc, dq_desc = descriptors
+    ranges, lengths, q_segments, kv_segments, dropout, dq = pointers
+    count = 0
+    turn = 0
+    place = receive_place(turn, buffers, barriers)
+    while place < plan.num_tiles:
+        walk = walk_of(place, ranges, lengths, plan, static)
+        OWN_KEYS: gl.constexpr = 0 if plan.shares_keys else CONSUMER
+        first_key = walk.block * static.block_k + OWN_KEYS * _ROWS
+        columns = load_columns(first_key, walk.batch, kv_segments, layouts.logits, static)
+        seeds = load_seeds(dropout, walk.batch, static)
+        dk_acc = gl.zeros([_ROWS, plan.width], gl.float32, layouts.keys)
+        dv_acc = gl.zeros([_ROWS, plan.width], gl.float32, layouts.keys)
+        steps = steps_of(walk, static)
+        mbarrier.wait(barriers.k_full.index(0), turn & 1)
+        product = gl.zeros([_ROWS, plan.rows], gl.float32, layouts.logits)
+        if plan.ahead:
+            product = multiply_keys(CONSUMER, count, steps > 0, buffers, barriers, plan, static, layouts)
+            product = warpgroup_mma_wait(0, deps=[product])
+        mbarrier.wait(barriers.v_full.index(0), turn & 1)
+        for step in range(steps):
+            dk_acc, dv_acc, product = differentiate_rows(
+                CONSUMER,
+                (dk_acc, dv_acc, product),
+                (step, steps, count + step),
+                walk,
+                columns,
+                (q_segments, seeds, dq_desc, dq),
+                buffers,
+                barriers,
+                plan,
+                static,
+                layouts,
+            )
+        count += steps
+        mbarrier.arrive(barriers.k_empty.index(0))
+        slot = buffers.out.index(CONSUMER)
+        tile = slot.reshape([_ROWS, plan.width])
+        column = walk.kv_head * static.head_dim + (CONSUMER - OWN_KEYS) * plan.width
+        out = [walk.batch, first_key, column]
+        tile.store(dv_acc.to(buffers.q.dtype))
+        fence_async_shared()
+        tma.async_store(dv_desc, out, slot)
+        tma.store_wait(0)
+        tile.store((dk_acc * static.scale).to(buffers.q.dtype))
+        fence_async_shared()
+        tma.async_store(dk_desc, out, slot)
+        tma.store_wait(0)
+        mbarrier.arrive(barriers.v_empty.index(0))
+        turn += 1
+        place = receive_place(turn, buffers, barriers)
+
+
+@gluon.jit
+def differentiate_rows(
+    CONSUMER: gl.constexpr,
+    carried,
+    numbers,
+    walk,
+    columns,
+    pointers,
+    buffers,
+    barriers,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """One step: a tile of rows of one head. ``carried``: dk, dv and, with ``plan.ahead``, this step's k.q."""
+    dk_acc, dv_acc, product = carried
+    step, steps, count = numbers
+    q_segments, seeds, dq_desc, dq = pointers
+    block, head = place_of(step, walk, static)
+    slot, _ = slot_of(count, plan.stages)
+    ds_slot, ds_phase = slot_of(count, _DS_SLOTS)
+    OWN_KEYS: gl.constexpr = 0 if plan.shares_keys else CONSUMER
+    OWN_ROWS: gl.constexpr = CONSUMER if plan.shares_keys else 0
+    dout_slot, dout_phase = slot_of(count, plan.dout_stages)
+    tile = slot * plan.row_tiles + OWN_ROWS
+    dout_number = dout_slot * plan.row_tiles + OWN_ROWS
+    first = block * static.block_q + OWN_ROWS * plan.rows
+    v_tile = buffers.v.index(OWN_KEYS).reshape([_ROWS, static.head_dim])
+    dout_tile = buffers.dout.index(dout_number).reshape([plan.rows, static.head_dim])
+    zeros = gl.zeros([_ROWS, plan.rows], gl.float32, layouts.logits)
+    if not plan.ahead:
+        started = multiply_keys(CONSUMER, count, True, buffers, barriers, plan, static, layouts)
+    mbarrier.wait(barriers.dout_full.index(dout_slot), dout_phase)
+    dweights = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    if not plan.ahead:
+        product = warpgroup_mma_wait(1, deps=[started])
+    squashed = squash(product, static)
+    row_lse = buffers.lse.index(tile).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
+    weights = weights_of(squashed, row_lse, columns, block, first, walk, q_segments, plan, static)
+    used = weights
+    if static.keep_threshold is not None:
+        keep = kept(first, head, columns, seeds, layouts.logits, plan, static)
+        used = gl.where(keep, weights * static.keep_scale, 0.0)
+    used = used.to(buffers.q.dtype)
+    if plan.shares_keys:
+        buffers.p.index(ds_slot * _CONSUMERS + CONSUMER).permute((1, 0)).store(used)
+        dweights = warpgroup_mma_wait(0, deps=[dweights])
+    else:
+        used = gl.convert_layout(used, layouts.operand)
+        dv_acc = warpgroup_mma(used, dout_tile, dv_acc, is_async=True)
+        dweights = warpgroup_mma_wait(1, deps=[dweights])
+    if static.keep_threshold is not None:
+        dweights = gl.where(keep, dweights * static.keep_scale, 0.0)
+    row_delta = buffers.delta.index(dout_number).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
+    dlogits = weights * (dweights - row_delta[None, :])
+    if static.soft_cap is not None:
+        dlogits *= 1.0 - squashed * squashed
+    dlogits = dlogits.to(buffers.q.dtype)
+    ds_tile = buffers.ds.index(ds_slot * _CONSUMERS + CONSUMER)
+    if plan.shares_keys:
+        ds_tile = ds_tile.permute((1, 0))
+    ds_tile.store(dlogits)
+    fence_async_shared()
+    mbarrier.arrive(barriers.ds_full.index(ds_slot))
+    # Each wait as early as it costs nothing: operands in registers are held until then.
+    if plan.shares_keys:
+        mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
+        dv_acc = multiply_rows(CONSUMER, buffers.p, buffers.dout_panels, dv_acc, dout_slot, ds_slot, plan)
+        dk_acc = multiply_rows(CONSUMER, buffers.ds, buffers.q_panels, dk_acc, slot, ds_slot, plan)
+        dv_acc = warpgroup_mma_wait(plan.row_tiles, deps=[dv_acc])
+        mbarrier.arrive(barriers.dout_empty.index(dout_slot))
+    else:
+        q_tile = buffers.q.index(slot).reshape([plan.rows, static.head_dim])
+        dk_acc = warpgroup_mma(gl.convert_layout(dlogits, layouts.operand), q_tile, dk_acc, is_async=True)
+        dv_acc = warpgroup_mma_wait(1, deps=[dv_acc])
+        mbarrier.arrive(barriers.dout_empty.index(dout_slot))
+        mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
+    PARTS: gl.constexpr = plan.dq_parts
+    shares = ()
+    for i in gl.static_range(PARTS):
+        shares += (multiply_share(CONSUMER, i, ds_slot, buffers, plan, static, layouts),)
+    dk_acc = warpgroup_mma_wait(plan.key_tiles * PARTS, deps=[dk_acc])
+    mbarrier.arrive(barriers.q_empty.index(slot))
+    if plan.ahead:
+        # The next product runs while this share of dq leaves. After the last step none is wanted: what is left in the
+        # slot is multiplied, and not used.
+        more = step + 1 < steps
+        started = multiply_keys(CONSUMER, count + 1, more, buffers, barriers, plan, static, layouts)
+    for i in gl.static_range(PARTS):
+        share = warpgroup_mma_wait(plan.key_tiles * (PARTS - 1 - i) + plan.ahead, deps=[shares[i]])
+        add_share(CONSUMER, i, share, walk.batch, block, head, dq_desc, dq, buffers, plan, static, layouts)
+    if plan.ahead:
+        # Here and not where it is wanted: in flight at the end of a loop, ptxas would wait for every instruction.
+        product = warpgroup_mma_wait(0, deps=[started])
+    return dk_acc, dv_acc, product
