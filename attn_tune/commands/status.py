@@ -20,7 +20,7 @@ from attn_tune.commands.sweeps import display
 from attn_tune.commands.sweeps.display import clock
 from attn_tune.schema import NoDataError, UsageError
 from attn_tune.schema.trial import count_words
-from attn_tune.schema.words import command_words, counted, duration
+from attn_tune.schema.words import command_words, counted, duration, printable
 
 if TYPE_CHECKING:
     from attn_tune.db import Activity, RunProgress, RunStatus
@@ -63,7 +63,7 @@ def _watched(db: Path, every_s: float, *, quiet: bool) -> "RunStatus":
         while now.running:
             text = display.line(_progress(now), now.counts, started_us=now.started_us, now_us=_us())
             if not quiet and text != last:
-                print(text, flush=True)
+                print(printable(text), flush=True)
                 last = text
             _pause(every_s)
             now = _look(db)

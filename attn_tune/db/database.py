@@ -186,6 +186,7 @@ class Database:
 
         Raises:
           StorageError: the run is not open here.
+          UsageError: the trial holds what cannot be read back, such as a signature field of another type.
         """
         self._check_run(run_id)
         with self.transaction():
@@ -195,7 +196,7 @@ class Database:
         """Stores many trials in one transaction, faster than ``record``: all of them or none. Returns how many.
 
         Raises:
-          StorageError: the run is not open here.
+          StorageError, UsageError: as ``record``.
         """
         self._check_run(run_id)
         with self.transaction():
@@ -294,7 +295,7 @@ class Database:
           UsageError: an unknown frame or filter.
         """
         with storage_errors(self.path):
-            return frames.read_frame(self._connection, name, filters)
+            return frames.read_frame(self._connection, self._references, name, filters)
 
     def query(self, sql: str, parameters: Mapping[str, Any] = {}, *, limit: int | None = None) -> "pd.DataFrame":
         """The rows of one SELECT over the tables and views, at most ``limit``; ``parameters`` by name (``:name``).

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attn_tune.db.decide import decision_table
 from attn_tune.db.store import trials
+from attn_tune.db.store.references import References
 from attn_tune.db.store.rows import NO_ROW, RowError, json_object
 from attn_tune.db.store.schema import JSON_COLUMNS
 from attn_tune.db.store.sql import narrowing, problem_filters
@@ -131,7 +132,9 @@ FRAMES: dict[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
-def read_frame(connection: sqlite3.Connection, name: str, filters: Mapping[str, Any]) -> "pd.DataFrame":
+def read_frame(
+    connection: sqlite3.Connection, references: References, name: str, filters: Mapping[str, Any]
+) -> "pd.DataFrame":
     """The frame called ``name``.
 
     Raises:
@@ -156,8 +159,7 @@ def read_frame(connection: sqlite3.Connection, name: str, filters: Mapping[str, 
         if column in types:
             found[column] = _converted(name, found, column, lambda v, kind=types[column]: v.astype(kind))
         elif column in _TIMES:
-            to_times = functools.partial(pd.to_datetime, format="ISO8601", utc=True)
-            found[column] = _converted(name, found, column, to_times)
+            found[column] = _converted(name, found, column, _times)
         elif column in _GIVEN:
             _converted(name, found, column, _all_given)
     if "predicted_ns" in found:
@@ -166,6 +168,8 @@ def read_frame(connection: sqlite3.Connection, name: str, filters: Mapping[str, 
         if "config" in found:
             _converted(name, found, "config", _objects)
         return found
+    for text in found["signature"].unique():
+        references.signature(text)
     wide = [
         _converted(name, found, column, functools.partial(_columns_of, prefix=prefix))
         for column, prefix in (("fields", SIGNATURE_PREFIX), ("config", CONFIG_PREFIX))
@@ -190,6 +194,14 @@ def _converted[T](name: str, found: "pd.DataFrame", column: str, convert: Callab
         key = row[table] if table else f"({', '.join(str(row[part]) for part in _KEY)})"
         what = _TABLES[table] if table else f"the frame {name!r}"
         raise RowError(what, key, f"its {column} is {row[column]!r:.80}") from error
+
+
+def _times(values: "pd.Series") -> "pd.Series":
+    import pandas as pd
+
+    times = pd.to_datetime(values, format="ISO8601", utc=True)
+    times.dt.as_unit("ns")  # The error of a time that nanoseconds cannot hold, which some of pandas' sums are made in.
+    return times
 
 
 def _all_given(values: "pd.Series") -> None:

@@ -112,7 +112,7 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
 def markdown(compared: pd.DataFrame, summary: Mapping[str, Any]) -> str:
     """Markdown for a pull request: the verdicts, the slowest first, and everything else folded."""
     first, *rest = lines(summary)
-    parts = [f"### {first}\n", *(f"{line}.\n" for line in rest)]
+    parts = [f"### {tables.markdown_text(first)}\n", *(f"{tables.markdown_text(line)}.\n" for line in rest)]
     shown = decided(compared)
     if not shown.empty:
         parts.append(tables.to_markdown(for_people(shown).drop(columns=["basis", "reason", "needs"])))

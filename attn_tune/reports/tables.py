@@ -17,6 +17,10 @@ MISSING = "-"
 # Words that are quantities or times of day, which stay on one line as numbers do.
 _QUANTITY = re.compile(r"-|[\d.,:%x+ -]+|[\d.]+ ?[A-Za-z/%]{1,8}")
 
+# Underscores within a word are no markup.
+_MARKUP = re.compile(r"[\\`*~|\[\]<>&]|(?<![^\W_])_|_(?![^\W_])|(?<=:)//|(?<=www)\.", re.IGNORECASE)
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "//": "&#47;&#47;", ".": "&#46;"}
+
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
@@ -85,7 +89,7 @@ def _columns(frame: pd.DataFrame, words: pd.DataFrame) -> list[Column]:
     return [
         Column(
             name=str(name),
-            header=str(header),
+            header=printable(" ".join(str(header).split())),
             cells=tuple(printable(" ".join(str(cell).split())) for cell in words[header]),
             numeric=_is_numeric(frame[name]) or all(_QUANTITY.fullmatch(cell) for cell in words[header]),
         )
@@ -100,20 +104,36 @@ def _is_numeric(column: Iterable[Any]) -> bool:
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
-    """A GitHub table."""
+    """A GitHub table that shows headers and cells as they are, each on one line."""
     words = formatted(frame)
-    return markdown_table([str(c) for c in words.columns], words.values.tolist())
+    first, *rest = [[markdown_text(cell) for cell in line] for line in (words.columns, *words.values.tolist())]
+    return _markdown_lines(first, rest)
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A GitHub table from its cells; vertical bars are escaped."""
+    """A GitHub table from cells that are Markdown already, but for vertical bars."""
+    first, *rest = [[str(cell).replace("|", "\\|") for cell in line] for line in (headers, *rows)]
+    return _markdown_lines(first, rest)
+
+
+def markdown_text(text: Any) -> str:
+    """``text`` on one line of Markdown that shows it as it is: no markup, HTML, link or control character."""
+    return _MARKUP.sub(lambda one: _ENTITIES.get(one[0], f"\\{one[0]}"), printable(" ".join(str(text).split())))
+
+
+def _markdown_lines(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [headers, ["---"] * len(headers), *rows]
-    return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """CSV with the columns' own names and unrounded numbers."""
-    return frame.to_csv(index=False, lineterminator="\n")
+    """CSV with the columns' own names and unrounded numbers; control characters of texts are escapes."""
+    texts = {
+        name: pd.Series([printable(v) if isinstance(v, str) else v for v in frame[name]], frame.index, dtype=object)
+        for name in frame.select_dtypes(["object", "string"])
+    }
+    shown = frame.assign(**texts).rename(columns=printable)
+    return shown.to_csv(index=False, lineterminator="\n")
 
 
 def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:

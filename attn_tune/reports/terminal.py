@@ -8,6 +8,7 @@ import pandas as pd
 
 from attn_tune.reports import layout, tables
 from attn_tune.reports.layout import Column, Layout
+from attn_tune.schema.words import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -153,4 +154,5 @@ def _records(columns: Iterable[Column], width: int) -> Iterator[Any]:
 
 
 def _lines(text: str, width: int | None) -> Iterator[str]:
+    text = printable(text)
     yield from layout.folded(text, width) if width else [text]

@@ -11,7 +11,11 @@ from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.direction import WHOLE, is_direction
 from attn_tune.schema.environment import Environment
+from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Signature
+
+# Readers of the database count nanoseconds since 1970 in 64 bits, which end in the year 2262.
+_LAST_NS = 2**63 - 1
 
 
 class Status(enum.StrEnum):
@@ -134,6 +138,10 @@ class Protocol:
     interleaved: bool = False
 
 
+def _is_time(value: object) -> bool:
+    return isinstance(value, int) and 0 < value <= _LAST_NS
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
     """Raw samples in integer nanoseconds, with the protocol that made them. Everything else is derived.
@@ -145,6 +153,9 @@ class Measurement:
     Attributes:
       samples_ns: the time of one call, once a sample, in the order taken.
       protocol: how the samples were taken.
+
+    Raises:
+      UsageError: there is no sample, or one is no positive integer of 64 bits.
     """
 
     samples_ns: tuple[int, ...]
@@ -152,8 +163,8 @@ class Measurement:
     round_id: str = ""
 
     def __post_init__(self):
-        if not self.samples_ns or any(s <= 0 for s in self.samples_ns):
-            raise ValueError(f"a measurement needs positive samples, got {self.samples_ns!r}")
+        if not self.samples_ns or not all(_is_time(s) for s in self.samples_ns):
+            raise UsageError(f"a measurement needs positive samples, whole nanoseconds, got {self.samples_ns!r}")
 
     @property
     def median_ns(self) -> float:
@@ -246,6 +257,9 @@ class Prediction:
 
     Attributes:
       ns: the time that is thought most likely.
+
+    Raises:
+      UsageError: the times are no positive integers of 64 bits, or not in order.
     """
 
     ns: int
@@ -255,8 +269,9 @@ class Prediction:
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self):
-        if not 0 < self.low_ns <= self.ns <= self.high_ns:
-            raise ValueError(f"a prediction lies in its interval, got {self!r}")
+        times = (self.low_ns, self.ns, self.high_ns)
+        if not all(map(_is_time, times)) or sorted(times) != list(times):
+            raise UsageError(f"a prediction lies in its interval, in whole nanoseconds, got {self!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -289,6 +304,10 @@ class Trial:
       started_us: Unix time in microseconds at which it began.
       ended_us: Unix time in microseconds at which it ended, None where that is unknown.
       point: the names of the grid points that asked for it, joined by ``+``; ``""`` where none has a name.
+
+    Raises:
+      UsageError: fields contradict one another, a duration is negative or not finite, a time is before 1970 or after
+        2262.
     """
 
     kernel: str
@@ -319,17 +338,25 @@ class Trial:
 
     def __post_init__(self):
         if not is_direction(self.direction):
-            raise ValueError(f"direction must be a word such as 'fwd', got {self.direction!r}")
+            raise UsageError(f"direction must be a word such as 'fwd', got {self.direction!r}")
         if self.status.is_measured != (self.measurement is not None):
-            raise ValueError(f"a trial has a measurement if and only if it is ok or unproven; status={self.status}")
+            raise UsageError(f"a trial has a measurement if and only if it is ok or unproven; status={self.status}")
         if (self.status is Status.PREDICTED) != (self.prediction is not None):
-            raise ValueError(f"a trial has a prediction if and only if it is predicted; status={self.status}")
+            raise UsageError(f"a trial has a prediction if and only if it is predicted; status={self.status}")
         if self.shortage is not None and self.status is not Status.OUT_OF_RESOURCES:
-            raise ValueError(f"only out_of_resources has a shortage; status={self.status}")
+            raise UsageError(f"only out_of_resources has a shortage; status={self.status}")
         if self.features is not None and self.features < 0:
-            raise ValueError(f"features is a count, got {self.features}")
+            raise UsageError(f"features is a count, got {self.features}")
         if not self.status.is_fine and not self.reason:
-            raise ValueError(f"a trial with status={self.status} needs a reason")
+            raise UsageError(f"a trial with status={self.status} needs a reason")
+        for name in ("compile_ms", "prove_ms", "run_ms"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise UsageError(f"{name} of a trial is a finite number of at least 0, got {value!r}")
+        for name in ("started_us", "ended_us"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= _LAST_NS // 1000:
+                raise UsageError(f"{name} of a trial is Unix time between 1970 and 2262 in microseconds, got {value!r}")
 
     @property
     def config_digest(self) -> str:

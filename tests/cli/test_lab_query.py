@@ -57,6 +57,7 @@ def test_json_and_csv(lab):
         ("x=nvidia-h200", "text", "nvidia-h200"),
         ("x=a=b", "text", "a=b"),
         ("x=[1]", "text", "[1]"),
+        ("x=NaN", "text", "NaN"),
         ("x=null", "null", None),
         ("x=", "text", ""),
     ],
@@ -69,6 +70,17 @@ def test_parameters_are_values(lab, word, kind, value):
 @pytest.mark.parametrize("words", [["-p", "x"], ["-p", "=1"], ["-p", "x=1", "-p", "x=2"], ["-p", "y=1"]])
 def test_a_parameter_that_is_none_is_refused(lab, words):
     assert run("query", "SELECT :x AS x", *words, "--db", lab).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("1e999", "out of range"), ("-1e999", "out of range"), (str(2**63), "64 bits"), ("-" + "9" * 5000, "64 bits")],
+)
+def test_a_number_that_sqlite_cannot_hold_is_one_error_and_in_quotes_a_text(lab, text, said):
+    refused = run("query", "SELECT :x AS x", "-p", f"x={text}", "--db", lab)
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
+    assert said in refused.stderr
+    assert run("query", "SELECT :x AS x", "-p", f'x="{text}"', "--db", lab, "-f", "csv").stdout == f"x\n{text}\n"
 
 
 def test_rows_are_never_cut_silently(lab):

@@ -56,6 +56,16 @@ def test_a_verdict_turns_with_the_sides():
     assert verdicts(b, a) == {0: "better", 1: "worse"}
 
 
+def test_intervals_of_swapped_sides_are_reciprocal():
+    a, b = side(TEN, seed=1), side(TEN, seed=2, **OTHER)
+    one_way, other_way = ({row.one.signature: row for row in compare_sides(*sides).rows} for sides in ((a, b), (b, a)))
+    assert len(one_way) == 10
+    for signature, row in one_way.items():
+        swapped = other_way[signature]
+        assert row.low < row.high
+        assert (swapped.low, swapped.high) == pytest.approx((1 / row.high, 1 / row.low), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "options", "reason", "needs"),
     [

@@ -41,7 +41,8 @@ from tests.db.facts import (
 words = st.text(st.characters(codec="utf-8"), max_size=20)
 amounts = st.floats(min_value=0) | st.just(math.nan)
 integers = st.integers(0, 2**62)
-moments = st.integers(0, 253_402_300_799_999_999)  # until the year 9999
+durations = st.none() | st.floats(0, 1e12)
+moments = st.integers(0, 9_223_372_036_854_775)  # until the year 2262
 configs = st.dictionaries(
     st.text("abc_xyz", min_size=1, max_size=8),
     st.one_of(
@@ -128,9 +129,9 @@ def trials(draw):
         ),
         prediction=draw(predictions) if status is Status.PREDICTED else None,
         shortage=draw(st.none() | shortages) if status is Status.OUT_OF_RESOURCES else None,
-        compile_ms=draw(st.none() | st.floats(min_value=0)),
-        prove_ms=draw(st.none() | st.floats(min_value=0)),
-        run_ms=draw(st.none() | st.floats(min_value=0)),
+        compile_ms=draw(durations),
+        prove_ms=draw(durations),
+        run_ms=draw(durations),
         is_heuristic=draw(st.booleans()),
         started_us=draw(moments),
         ended_us=draw(st.none() | moments),

@@ -19,7 +19,7 @@ SUMMARY = {
     "shifts": [{"device": "gpu", "programs": 12, "ratio": 1.0031, "noise": 0.0144, "is_known": True}],
 }
 GOLDEN = """\
-### old.db -> new.db: 1 worse, 1 better, 1 undecided, 1 only in A
+### old.db -&gt; new.db: 1 worse, 1 better, 1 undecided, 1 only in A
 
 B takes 1.001 times A's time (geometric mean of the problems in both).
 
@@ -30,8 +30,8 @@ more than 1.4 %.
 
 | verdict | point | direction | device | A | B | B/A | 95 % | change |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| worse | toy/1 | fwd | gpu | 100 us | 120 us | 1.200 | 1.100 to 1.300 | rows 8 -> 16, split.by 1 -> - |
-| better | toy/2\\|<b> | bwd | gpu | 100 us | 80.0 us | 0.800 | 0.700 to 0.900 | slow -> fast |
+| worse | toy/1 | fwd | gpu | 100 us | 120 us | 1.200 | 1.100 to 1.300 | rows 8 -&gt; 16, split.by 1 -&gt; - |
+| better | toy/2\\|&lt;b&gt; | bwd | gpu | 100 us | 80.0 us | 0.800 | 0.700 to 0.900 | slow -&gt; fast |
 
 <details><summary>1 undecided</summary>
 

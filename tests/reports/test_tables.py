@@ -30,11 +30,26 @@ FRAME = pd.DataFrame(
 def test_markdown_golden():
     frame = FRAME.assign(point=["a|b", "c"])
     assert tables.to_markdown(frame) == (
-        "| point | config | time | speedup | regret <= | error/allowed | samples |\n"
+        "| point | config | time | speedup | regret &lt;= | error/allowed | samples |\n"
         "| --- | --- | --- | --- | --- | --- | --- |\n"
         "| a\\|b | block_q=128 dq.block_k=64 | 1.23 ms | 1.50x | 1.2 % | 0.50 | 24 |\n"
         "| c | no knobs | - | - | - | inf | 0 |\n"
     )
+
+
+def test_markdown_shows_hostile_words_as_they_are():
+    words = "<img src=http://evil.test/x> &amp; `a` [b](c) *d* _e_ f_g ~h~ www.i\\j\nk\x1b[31m\u202e"
+    *_, row = tables.to_markdown(pd.DataFrame({words: [words]})).splitlines()
+    assert row == (
+        "| &lt;img src=http:&#47;&#47;evil.test/x&gt; &amp;amp; \\`a\\` \\[b\\](c) \\*d\\* \\_e\\_ f_g \\~h\\~ "
+        "www&#46;i\\\\j k\\\\x1b\\[31m\\\\u202e |"
+    )
+    assert tables.to_markdown(pd.DataFrame({words: []})).splitlines()[0] == row
+
+
+def test_csv_has_no_control_character_and_keeps_every_value():
+    frame = pd.DataFrame({"a\x1b": ["x\ry\x00", None, 1], "b": [1.5, None, 2.0]}, dtype=object)
+    assert tables.to_csv(frame) == "a\\x1b,b\nx\\ry\\x00,1.5\n,\n1,2.0\n"
 
 
 def test_csv_keeps_names_and_digits():

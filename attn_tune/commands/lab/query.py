@@ -11,6 +11,7 @@ Example: attn-tune lab query failures
 """
 
 import json as json_format
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.schema import UsageError
+from attn_tune.schema.errors import short
 
 LIMIT = 1000
 
@@ -63,7 +65,7 @@ def _parameters(words: Sequence[str]) -> dict[str, Any]:
     """The values by name.
 
     Raises:
-      UsageError: a word is not ``name=value``, or names a parameter twice.
+      UsageError: a word is not ``name=value``, or names a parameter twice, or a number is out of SQLite's range.
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -71,11 +73,26 @@ def _parameters(words: Sequence[str]) -> dict[str, Any]:
         if not sign or not name.isidentifier() or name in found:
             raise UsageError(f"--param {word!r} must be NAME=VALUE, once for each name")
         try:
-            value = json_format.loads(text)
-        except ValueError:
+            value = json_format.loads(text, parse_int=_integer, parse_float=_fraction, parse_constant=str)
+        except (json_format.JSONDecodeError, RecursionError):
             value = text
         found[name] = value if value is None or isinstance(value, str | int | float) else text
     return found
+
+
+def _integer(text: str) -> int:
+    # Python refuses to read thousands of digits.
+    if len(text) > 20 or not -(2**63) <= (value := int(text)) < 2**63:
+        raise UsageError(
+            f"--param: the integer {short(text, 40)} is beyond 64 bits; as text it stands in double quotes"
+        )
+    return value
+
+
+def _fraction(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise UsageError(f"--param: the number {short(text, 40)} is out of range; as text it stands in double quotes")
+    return value
 
 
 def _list(fmt: options.Format) -> None:

@@ -170,4 +170,4 @@ def say_absent(kernels: Collection[str], how: str = "--all") -> None:
 
 def note(text: str) -> None:
     """A remark for people, on stderr."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)

@@ -255,7 +255,8 @@ def _judge(
 
 
 def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, margin: float, shift: float) -> Compared:
-    seed = " ".join((*_key(a), config_to_json(a.config), config_to_json(b.config)))
+    # The order of the sides changes nothing: what one way says is the reciprocal of the other.
+    seed = " ".join((*_key(a), *sorted((config_to_json(a.config), config_to_json(b.config)))))
     shared = sorted(ours.rounds.keys() & theirs.rounds.keys())
     pairs = [pair for key in shared for pair in zip(ours.rounds[key], theirs.rounds[key], strict=False)]
     if pairs:
@@ -293,7 +294,7 @@ def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, marg
         a_ns=a_ns,
         b_ns=int(statistics.median(theirs_ns)),
         ratio=b_over_a.ratio,
-        low=b_over_a.quantile(1 - tail) if b_over_a.count >= FEW else 1 / a_over_b.extremes,
+        low=1 / a_over_b.bound(tail),
         high=b_over_a.bound(tail),
         chance=chance,
     )

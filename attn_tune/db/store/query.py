@@ -78,6 +78,8 @@ def _translated(error: Exception) -> BaseException:
     code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
     if code == sqlite3.SQLITE_INTERRUPT:  # by the signal that the progress handler let through
         return KeyboardInterrupt()
+    if isinstance(error, OverflowError):
+        return UsageError("the value of a parameter is an integer beyond 64 bits")
     if code in _OF_THE_FILE:
         return error
     if "Could not decode" in str(error):

@@ -9,7 +9,8 @@ from typing import Any
 
 from attn_tune.db.store.rows import NO_ROW, RowError, json_object
 from attn_tune.db.store.sql import insert
-from attn_tune.schema import Device, Environment, Signature, canonical_json
+from attn_tune.ops.registry import find_op, op_names
+from attn_tune.schema import Device, Environment, Signature, UsageError, canonical_json
 
 _FIND_DEVICE = "SELECT id FROM device WHERE digest = :digest AND evidence = :evidence"
 
@@ -38,7 +39,12 @@ class References:
         return environment.digest
 
     def add_signature(self, signature: Signature) -> str:
-        """The text of ``signature``, whose row is there from now on."""
+        """The text of ``signature``, whose row is there from now on.
+
+        Raises:
+          UsageError: a field has another type than its op says.
+        """
+        _check_types(signature)
         values = {
             "op": signature.op,
             "version": signature.version,
@@ -79,4 +85,22 @@ def _signature(row: dict[str, Any]) -> Signature:
     signature = Signature(row["op"], row["version"], tuple(json_object(row["fields"]).items()))
     if signature.text != row["text"]:
         raise ValueError(f"its fields are those of {signature.text!r:.200}")
+    _check_types(signature)
     return signature
+
+
+def _check_types(signature: Signature) -> None:
+    """Refuse a value of another type than its field has, where the op of this version is installed.
+
+    Raises:
+      UsageError: there is one.
+    """
+    op = find_op(signature.op) if signature.op in op_names() else None
+    if op is None or op.version != signature.version:
+        return
+    # Fields that are not known may come from a newer attn-tune.
+    for field in op.fields:
+        value = signature.values.get(field.name, field.default)
+        if value != field.default and type(value) is not (int if field.is_int else str):
+            kind = "an integer" if field.is_int else "a word"
+            raise UsageError(f"signature field {field.name}={value!r} of {signature.op} must be {kind}")

@@ -14,6 +14,7 @@ from attn_tune.db.store.rows import NO_ROW, RowError, json_integers, json_object
 from attn_tune.db.store.sql import insert, narrowing, problem_filters
 from attn_tune.db.store.times import now_us, time_text, time_us
 from attn_tune.schema import (
+    AttnTuneError,
     Measurement,
     OutputError,
     Prediction,
@@ -71,14 +72,24 @@ def beat(connection: sqlite3.Connection, run_id: int, count: int = 0) -> None:
 def add_trials(
     connection: sqlite3.Connection, references: References, run_id: int, trials: Iterable[Trial]
 ) -> list[int]:
-    """Writes trials and the sign of life of their run; the caller holds the transaction. Returns their ids."""
+    """Writes trials and the sign of life of their run; the caller holds the transaction. Returns their ids.
+
+    Raises:
+      StorageError: there is no such run.
+      UsageError: a trial holds what cannot be read back.
+    """
     row = connection.execute("SELECT trials FROM run WHERE id = ?", (run_id,)).fetchone()
     if row is None:
         raise StorageError(f"run {run_id} is not in the database; begin a new one")
     ids: list[int] = []
     for number, trial in enumerate(trials, row[0] + 1):
-        values = {"run_id": run_id, "number": number, **_to_row(references, trial)}
-        ids.append(insert(connection, "trial", values))
+        try:
+            values = {"run_id": run_id, "number": number, **_to_row(references, trial)}
+            ids.append(insert(connection, "trial", values))
+        except (AttnTuneError, UnicodeEncodeError):
+            raise
+        except (*NO_ROW, sqlite3.IntegrityError, sqlite3.ProgrammingError) as error:
+            raise UsageError(f"a trial of {trial.kernel} cannot be stored: {error}") from error
     beat(connection, run_id, len(ids))
     return ids
 

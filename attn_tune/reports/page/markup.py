@@ -4,6 +4,8 @@ import html
 from collections.abc import Iterable
 from typing import Any
 
+from attn_tune.schema.words import printable
+
 # Elements without an end tag in HTML; those of SVG that never have content are closed at once.
 _VOID = ("meta", "input", "br", "col")
 
@@ -51,7 +53,7 @@ def _child(child: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(text, quote=True)
+    return html.escape(printable(text), quote=True)
 
 
 def number(value: Any) -> str:

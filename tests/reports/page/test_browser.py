@@ -65,6 +65,16 @@ def test_the_recorded_page_of_an_h200_loads_and_filters(browser, width):
     assert browser.value(ROWS) == [name for name in everything if "ragged" in name]
 
 
+@pytest.mark.parametrize("name", ["nvidia-h200", "flash_attention", "not_installed", "own"])
+def test_a_page_with_a_name_of_120_letters_fits_400_pixels(browser, data, tmp_path, name):
+    text = render(data)
+    assert name in text
+    path = tmp_path / "page.html"
+    path.write_text(text.replace(name, "x" * 120), encoding="utf-8")
+    browser.open(path, 400)
+    assert browser.value("document.documentElement.scrollWidth") <= 400
+
+
 def test_the_page_cannot_fetch_even_when_told_to(browser, page):
     browser.open(page)
     said = browser.value("fetch('https://example.org/').then(() => 'fetched', () => 'refused')")
