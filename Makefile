@@ -46,8 +46,9 @@ $(VENV)/.installed-$(EXTRA): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".$(if $(EXTRA),[$(EXTRA)])"
 	@touch $@
 
+# Of twelve thousand modules the tests import a fifth, which then are compiled by two processes instead of one.
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[dev]"
 	$(if $(PLUGIN),$(BIN)/python -m pip install --quiet --no-deps \
 		jax-cuda13-plugin==$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))'))
 	@touch $@

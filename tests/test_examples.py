@@ -23,7 +23,7 @@ def test_call_attention_prints_gradients_and_the_lookup():
 
 def test_a_swept_pack_answers_and_its_database_can_be_asked(tmp_path):
     out = run("tune_and_use", tmp_path)
-    assert "out (1, 128, 4, 32)" in out
+    assert "out (2, 128, 4, 32)" in out
     assert "my-pack" in out
     out = run("ask_database", tmp_path / "lab.db")
     assert "'status': 'ok'" in out

@@ -20,9 +20,8 @@ CASES = {
     "zigzag documents with sinks": ("zigzag", {"causal": True, "documents": True, "sinks": True}),
     "zigzag causal window": ("zigzag", {"causal": True, "sliding_window": 5}),
     "zigzag window on both sides": ("zigzag", {"sliding_window": (3, 9), "documents": True}),
-    "striped documents": ("striped", {"causal": True, "documents": True}),
     "striped causal window with lengths": ("striped", {"causal": True, "sliding_window": 6, "lengths": LENGTHS}),
-    "striped window on both sides": ("striped", {"sliding_window": (3, 6)}),
+    "striped window on both sides": ("striped", {"sliding_window": (3, 6), "documents": True}),
     "contiguous causal with lengths and a cap": (
         "contiguous",
         {"causal": True, "lengths": LENGTHS, "logits_soft_cap": 2.0},

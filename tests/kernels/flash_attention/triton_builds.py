@@ -16,18 +16,8 @@ from attn_tune.schema.device import Device
 
 CAPABILITIES = (80, 90, 100)
 HOPPER = (90,)
-# A compile takes seconds: each launch and what sets it apart everywhere, its variants on one architecture.
-EVERYWHERE = (
-    "fwd",
-    "dq",
-    "dkv",
-    "fwd-h256",
-    "fwd-float32",
-    "fwd-everything",
-    "fused-h128",
-    "fused-everything",
-    "split-h128",
-)
+# A compile takes seconds: each launch everywhere, its variants on one architecture.
+EVERYWHERE = ("fwd", "dq", "dkv", "fused-everything", "split-h128")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """The cases of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints the errors of each kernel
-and case as JSON; its arguments are names of cases, or none for all.
+and case as JSON; its arguments are names of cases, "tested" for what the tests run, or none for all with all kernels.
 
 A script because the interpreter has to be chosen before the kernels are imported, and the tests of the compiled
 kernels need them not interpreted.
@@ -122,6 +122,18 @@ CASES = (
     _case("everything", T=37, S=45, N=4, K=2, H=24, V=20, **ALL),
     _case("everything-bfloat16", T=37, S=45, K=1, H=24, V=20, **ALL, dtype="bfloat16"),
 )  # fmt: skip
+
+# The tiles, masks and biases of the first kernel are those of the others: these are tried on each feature, not on each
+# variant of it.
+OTHERS = {
+    "full-odd", "causal-more-keys", "causal-more-rows-than-keys", "one-row", "window-two-sided",
+    "window-hides-rows", "mask-b1ts", "mask-11t1", "mask-bnts-batches", "bias-bnts", "bias-11ts", "bias-b11s",
+    "bias-1n11", "bias-infinite", "bias-causal-gqa-bfloat16", "segments-cross", "segments-long-window",
+    "segments-mixed", "lengths", "lengths-cap-dropout", "lengths-column-bias", "positions-window",
+    "sinks-minus-infinity", "sinks-hidden-rows", "soft-cap", "dropout-gqa-causal", "mqa", "head-dims-differ",
+    "head-dim-odd", "zero-scale", "large-logits", "bfloat16", "float16", "float32-default", "logits-bfloat16",
+    "everything", "everything-bfloat16",
+}  # fmt: skip
 
 
 @dataclass
@@ -290,6 +302,7 @@ def _run_split(p, tile, operands, back, turn):
 
 
 RUNS = {"triton": _run_triton, "triton_fused": _run_fused, "triton_split": _run_split}
+TESTED = tuple((case.name, kernel) for case in CASES for kernel in RUNS if kernel == "triton" or case.name in OTHERS)
 
 
 def distance(got: np.ndarray, expected: np.ndarray) -> float:
@@ -308,7 +321,7 @@ def main(*names: str) -> None:
         raise SystemExit("set TRITON_INTERPRET=1")
     prepare_language_once()
     cases = {case.name: case for case in CASES}
-    for name, kernel in itertools.product(names or cases, RUNS):
+    for name, kernel in TESTED if names == ("tested",) else itertools.product(names or cases, RUNS):
         try:
             result = {"errors": errors(cases[name], kernel)}
         except Exception as error:  # one broken case must not hide the others; its own test fails with this

@@ -1,6 +1,6 @@
 """Cases of the Triton kernels of KDA. Run as a script in Triton's interpreter it prints which are right.
 
-Names may be given. All take three minutes; the tests run those that have most features together. Gates of samples that
+Names may be given. All take two minutes; the tests run those that have most features together. Gates of samples that
 are at the edges need all levels of halving; those of others need none, or those above blocks of 16.
 """
 
@@ -37,7 +37,9 @@ MOST = 0.75
 
 def main():
     from tests.kernels.linear_attention.triton_cases import judged
+    from tests.kernels.triton_interpreter import prepare_language_once
 
+    prepare_language_once()
     for name in sys.argv[1:] or CASES:
         kernel, *case = CASES[name]
         try:
