@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.ops.block_sparse_attention.patterns import listed_pairs
 from attn_tune.ops.contract import Workload, workload_field
 from attn_tune.ops.fields.attention import (
     MASK_FIELDS,
@@ -144,6 +143,9 @@ def flops(problem: Problem, direction: str) -> int:
 
     Forward: two products. Backward: 2.5 times as many, as of ``flash_attention``.
     """
+    # It loads numpy, which listing the ops must not.
+    from attn_tune.ops.block_sparse_attention.patterns import listed_pairs
+
     forward = 2 * listed_pairs(problem) * (problem.head_dim + problem.v_head_dim)
     return forward if direction == "fwd" else forward * 5 // 2
 
