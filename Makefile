@@ -55,6 +55,7 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 
 sweep: $(VENV)/.installed-$(EXTRA)
 	$(BIN)/attn-tune sweep --grid $(GRID) --db $(DB) $(LIMITS) $(ARGS)
+	@echo "These commands are in $(BIN): in this shell, first:  . $(BIN)/activate"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

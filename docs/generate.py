@@ -148,6 +148,19 @@ def schema() -> str:
     return text
 
 
+def frame_trials() -> str:
+    """The columns of the frame of trials that every trial has."""
+    import sqlite3
+
+    from attn_tune.db import frames
+    from attn_tune.db.store.schema import create_schema
+
+    with sqlite3.connect(":memory:") as connection:
+        create_schema(connection)
+        columns = frames.read_frame(connection, "trials", {}).columns
+    return wrapped(", ".join(f"`{name}`" for name in columns)) + ".\n"
+
+
 def questions() -> str:
     """The questions of the database's page, each with its query."""
     from attn_tune.db.questions import QUESTIONS
@@ -163,6 +176,13 @@ def results() -> str:
     import recorded
 
     return recorded.results()
+
+
+def serving_decoding() -> str:
+    """The recorded rows of decoding."""
+    import recorded
+
+    return recorded.decoding()
 
 
 def shipped_packs() -> str:
@@ -200,6 +220,7 @@ def reference() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
+    "frame-trials": frame_trials,
     "grids": grids,
     "kernels": kernels,
     "live-log": _screen("log"),
@@ -210,6 +231,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reference": reference,
     "results": results,
     "schema": schema,
+    "serving-decoding": serving_decoding,
     "serving-peers": serving_peers,
     "shipped-packs": shipped_packs,
 }

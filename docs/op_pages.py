@@ -131,10 +131,11 @@ def _plain(op: Op) -> Any:
 
 
 def _axes(op: Op, problem: Any, direction: str, operand: Any) -> Iterator[str]:
-    """A name for each axis of ``operand``: the field with which it grows or shrinks, else its size."""
+    """A name for each axis of ``operand``: the field with which it grows or shrinks, or one more, else its size."""
     if operand.shape is None:
         return
     found: dict[str, list[int]] = {}
+    lengths: dict[str, int] = {}
     for field in op.fields:
         other = field.is_int and _changed(op, problem, field.name)
         if not other:
@@ -142,11 +143,14 @@ def _axes(op: Op, problem: Any, direction: str, operand: Any) -> Iterator[str]:
         shapes = {o.name: o.shape for o in op.operands(other, direction)}
         sizes = zip(operand.shape, shapes.get(operand.name) or (), strict=False)
         found[field.name] = [axis for axis, (size, now) in enumerate(sizes) if size != now]
+        lengths[field.name] = problem.signature.values.get(field.name) or 0
     names: dict[int, str] = {}
     # A size that others follow from changes several axes; an axis is named by the field that changes the fewest.
     for field, changed in sorted(found.items(), key=lambda item: len(item[1])):
         for axis in changed:
-            names.setdefault(axis, f"`{field}`")
+            # Boundaries of sequences are one more than there are sequences.
+            more = " + 1" if operand.shape[axis] == lengths[field] + 1 else ""
+            names.setdefault(axis, f"`{field}{more}`")
     yield from (names.get(axis, str(size)) for axis, size in enumerate(operand.shape))
 
 

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "h200"
 # Points of the grid ``peers`` in the README, by head dim: causal, 4 x 4096 tokens.
 POINTS = {64: "h64-causal/4x4k", 128: "h128-causal/4x4k", 256: "h256-causal/4x4k"}
+_BESIDE = ("cudnn_paged", "cudnn_contiguous", "read")
 DIRECTIONS = {"fwd": "forward", "fwd+bwd": "forward and backward"}
 
 
@@ -59,6 +60,29 @@ def _serving() -> str:
         f"cuDNN's paged attention\n  (geometric mean of {len(ratios)} rows, {min(ratios):.2f} to {max(ratios):.2f}).\n"
         f"- `paged_append` writes new tokens {min(writing):.1f} to {max(writing):.1f} times as fast as scatters of XLA."
     )
+
+
+# Kinds of cache in the record of decoding, and their words in the table.
+CACHES = {
+    "page64": "pages of 64",
+    "page16": "pages of 16",
+    "float8": "float8, pages of 64",
+    "uneven": "uneven lengths (`exp`)",
+    "half": "half of the heads",
+}
+
+
+def decoding() -> str:
+    """The table of every recorded row of decoding; the README's mean is over those beside cuDNN's paged attention."""
+    from attn_tune.reports.tables import markdown_table
+
+    table = []
+    for row in _rows("serving"):
+        cache, size = row["point"].partition(".")[2].split("/")
+        times = (f"{us[name]:.1f}" if name in us else "" for us in [row["us"]] for name in _BESIDE)
+        table.append([CACHES[cache], size, f"{row['us']['auto']:.1f}", f"{row['tb_s']['auto']:.2f}", *times])
+    names = ["cache", "batch x new x length", "here", "TB/s", "cuDNN paged", "cuDNN, contiguous", "read"]
+    return markdown_table(names, table)
 
 
 def packs() -> str:

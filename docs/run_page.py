@@ -83,7 +83,8 @@ def comparable(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "DATE", text)
     text = re.sub(r"b2:[0-9a-f]+", "DIGEST", text)
     text = re.sub(r"x86_64|aarch64|arm64", "ARCH", text)
-    number = r"\d+\.\d\dx\b|(?<![\w.=/-])\d+(\.\d+)?(e[-+]\d+)?( (ns|us|ms|s)\b)?(?![\w/]|\.\d)"
+    # Numbers of kernels and packs are those of the code, and stay.
+    number = r"\d+\.\d\dx\b|(?<![\w.=/-])\d+(\.\d+)?(e[-+]\d+)?( (ns|us|ms|s)\b)?(?![\w/]|\.\d| (kernels|packs)\b)"
     text = re.sub(number, "N", text)
     # Where times are noisy, a winner is a tie, which keeps the untuned config.
     text = re.sub(r"\b(winner|tie)$|\bchunk_[kq]=\d+|(?<=\"rule\": \")(winner|tie)", "", text, flags=re.MULTILINE)

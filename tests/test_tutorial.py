@@ -39,6 +39,8 @@ def test_a_tutorial_that_says_otherwise_is_found():
     assert comparable(shown) == comparable(shown.replace("1.84x", "2.00x").replace("=64", "=32"))
     for changed in (shown.replace("exact:", "bucket:"), shown.replace("verified", "stale"), shown + "one line more\n"):
         assert comparable(changed) != comparable(shown)
+    counted = " 3. 11 kernels  cannot run here (--all lists them)\n"
+    assert comparable(counted) != comparable(counted.replace("11", "13"))
 
 
 def test_every_block_of_output_of_the_tutorial_is_filled():

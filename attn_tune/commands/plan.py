@@ -96,7 +96,8 @@ def show_plan(
         f"{counts.done} tried before, {counts.pruned + counts.unsupported_kernels} refused beforehand "
         f"({counted(counts.pruned, 'config')}, {counted(counts.unsupported_kernels, 'kernel')} of a case); "
         + (
-            f"about {clock(low)} to {clock(high)}: a guess by the sizes, as no sweep on such a device is recorded"
+            f"about {clock(low)} to {clock(high)}: a guess by the sizes, references and feature problems "
+            "among them, as no sweep on such a device is recorded"
             if pace is None
             else f"about {clock(low)}, as the last {counted(pace.configs, 'config')} of the database on such a device "
             f"({pace.seconds:.2g} s each)"

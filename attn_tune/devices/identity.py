@@ -1,7 +1,6 @@
 """The device of a lookup: the one that a call would run on, or a named one that need not be present."""
 
 import functools
-import logging
 import os
 import platform as host
 import re
@@ -18,10 +17,10 @@ from attn_tune.devices.figures import (
 )
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError, near_names
+from attn_tune.schema.logs import log
 
 DEVICE_AS = "ATTN_TUNE_DEVICE_AS"
 
-_log = logging.getLogger("attn_tune")
 _PLATFORMS = {"gpu": "cuda", "cuda": "cuda", "rocm": "rocm", "tpu": "tpu", "cpu": "cpu"}
 _CAPABILITY = re.compile(r"sm_?(\d+)[af]?")
 
@@ -204,7 +203,7 @@ def _target(variant: str, family: str, figures_of: str, partition: str = "") -> 
 @functools.cache
 def _override(name: str) -> Device:
     device = device_from_kind(name)
-    _log.warning("%s=%s: decisions are looked up for %s, on any hardware", DEVICE_AS, name, device)
+    log.warning("%s=%s: decisions are looked up for %s, on any hardware", DEVICE_AS, name, device)
     return device
 
 

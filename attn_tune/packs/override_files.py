@@ -33,7 +33,7 @@ _PARTS = ("format", "frozen", "never", "only", "use")
 _NEEDED = {"use": ("op", "direction", "kernel", "config"), "never": ("reason",)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class OverridesFile:
     """The overrides of one file, of one ``with`` block, or that a pack carries. They are equal if their digests are.
 
@@ -66,6 +66,15 @@ class OverridesFile:
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+    def __repr__(self) -> str:
+        never = sum(entry.never for entry in self.entries)
+        facts = [
+            f"{len(self.entries) - never} use",
+            f"{never} never",
+            *(word for word in ("only", "frozen", "broken") if getattr(self, word)),
+        ]
+        return f"<OverridesFile {self.path or '(no file)'}: {', '.join(facts)}>"
 
     @property
     def name(self) -> str:

@@ -140,6 +140,11 @@ class Row:
         return (self.device, self.signature, self.direction, self.kernel)
 
     @property
+    def is_proven(self) -> bool:
+        """Whether the config was compared with the reference, and passed a feature problem if ``features`` is known."""
+        return self.error_ppm is not None and self.features != 0
+
+    @property
     def doubts(self) -> tuple[str, ...]:
         """The reasons to refuse the row with any config: only a job that allows them gets it.
 

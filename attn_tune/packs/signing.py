@@ -4,7 +4,6 @@ A line is ``ed25519 PUBLIC-KEY SIGNATURE`` in hexadecimal. A key file is one lin
 arithmetic is that of the package ``cryptography`` (extra ``sign``), which only signers and verifiers need.
 """
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 from attn_tune.schema.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
+from attn_tune.schema.logs import log
 
 TRUSTED = "ATTN_TUNE_TRUSTED_KEYS"
 KEY_SUFFIX = ".pub"
@@ -23,7 +23,6 @@ PURPOSE = b"attn-tune pack v1\n"
 _LINE = re.compile(r"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})")
 _KEY = re.compile(r"ed25519 ([0-9a-f]{64})(?: ([ -~]{1,200}))?\n?")
 _MAX_SIGNERS = 64
-_log = logging.getLogger("attn_tune")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -100,7 +99,7 @@ def check_signatures(
     except UsageError as error:
         if is_required:
             raise
-        _log.warning("%s: its signature is not checked: %s", where, error)
+        log.warning("%s: its signature is not checked: %s", where, error)
     return trusted[known[0].key] if known else ""
 
 

@@ -7,7 +7,6 @@ pack, the same bytes.
 
 import base64
 import hashlib
-import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +15,13 @@ from attn_tune.packs.archive import read_files, zip_bytes
 from attn_tune.packs.plain_files import write_whole
 from attn_tune.packs.reader import pack_from_files
 from attn_tune.schema.errors import StorageError, UsageError
+from attn_tune.schema.logs import log
 
 GROUP = "attn_tune.packs"
 
 _FOLDER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 # The part of PEP 440 that a pack's version can be.
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
-_log = logging.getLogger("attn_tune")
 
 
 def installed_packs() -> dict[str, str]:
@@ -32,7 +31,7 @@ def installed_packs() -> dict[str, str]:
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.dist is None or not _FOLDER.fullmatch(entry.value):
-            _log.warning("ignored: the entry point %r of %s names no folder", entry.name, GROUP)
+            log.warning("ignored: the entry point %r of %s names no folder", entry.name, GROUP)
             continue
         folder = Path(str(entry.dist.locate_file(entry.value.replace(".", "/"))))
         found.setdefault((entry.name, entry.value), (str(folder), entry.dist.name))

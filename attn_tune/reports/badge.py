@@ -3,7 +3,6 @@
 from xml.sax.saxutils import escape
 
 from attn_tune.packs.reader import Pack
-from attn_tune.packs.rows import Row
 from attn_tune.schema.words import counted
 
 _HEIGHT, _MARGIN = 20, 8
@@ -15,14 +14,9 @@ _MOST_CHARACTERS = 60
 _COLOURS = {"all": ("#1a7f37", "#15652c"), "some": ("#9a6700", "#7d5300"), "none": ("#59636e", "#4a525b")}
 
 
-def is_proven(row: Row) -> bool:
-    """Whether the config was compared with the reference, and is known to have passed a feature problem."""
-    return row.error_ppm is not None and bool(row.features)
-
-
 def badge(pack: Pack) -> str:
     """The SVG: name of the pack, its devices, the numbers of rows and of proven ones, a release gate that it failed."""
-    proven = sum(map(is_proven, pack.rows))
+    proven = sum(row.is_proven for row in pack.rows)
     refused = bool(pack.gate) and pack.gate.get("passed") is not True
     kind = "none" if not proven else "some" if refused or proven < len(pack.rows) else "all"
     devices = ", ".join(sorted({str(device) for device in pack.devices.values()}))

@@ -91,7 +91,8 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
     ]
     frame = pd.DataFrame(rows, columns=list(SUMMARY))
     return (
-        frame.assign(_order=[_order(decision) for decision in decisions])
+        # A count stays one where that of another row is unknown.
+        frame.assign(_order=[_order(decision) for decision in decisions], features=frame["features"].astype("Int64"))
         .sort_values(["point", "_order", "device", "rank", "kernel"], kind="stable")
         .drop(columns="_order")
         .reset_index(drop=True)

@@ -1,15 +1,14 @@
 """Functions that are called after each lookup: for metrics, traces and logs of the job."""
 
 import contextvars
-import logging
 from collections.abc import Callable
 
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.lookup.answer import Answer
+from attn_tune.schema.logs import log
 
 type Listener = Callable[[Answer], object]
 
-_log = logging.getLogger("attn_tune")
 _lock = Lock()
 _notifying: contextvars.ContextVar[bool] = contextvars.ContextVar("attn_tune_notifying", default=False)
 _failed: set[Listener] = set()
@@ -49,6 +48,6 @@ def notify(answer: Answer) -> None:
             except Exception:
                 if listener not in _failed:
                     _failed.add(listener)
-                    _log.exception("a listener of lookups failed; it is not logged again")
+                    log.exception("a listener of lookups failed; it is not logged again")
     finally:
         _notifying.reset(token)

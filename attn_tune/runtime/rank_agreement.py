@@ -7,7 +7,6 @@ take part (a job of several programs) costs the others the deadline once and a w
 """
 
 import json
-import logging
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from attn_tune.runtime.rank_statement import device_statement, differences, stat
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_json
 from attn_tune.schema.errors import DisagreementError, UsageError
+from attn_tune.schema.logs import log
 
 _deadline_s = 30.0
 # Once somebody differs the job is lost: the rest gets this long to be named in the same message.
@@ -30,7 +30,6 @@ VERDICT_S = 1.0
 _forked = False
 _round = 0
 _lock = Lock()
-_log = logging.getLogger("attn_tune")
 
 
 def is_job() -> bool:
@@ -96,10 +95,10 @@ def _ask(topic: str, statement: dict[str, str]) -> str:
         verdict = _Exchange(state, topic, deadline_s).verdict(statement)
     except Exception as error:
         # Any error of jaxlib whose store is gone. The job is not ours to end for that: JAX does it, if it must.
-        _log.warning("cannot compare packs with the other processes of the job: %s", error)
+        log.warning("cannot compare packs with the other processes of the job: %s", error)
         return ""
     if absent := verdict["absent"]:
-        _log.warning(
+        log.warning(
             "no word of packs from processes %s within %g s; they are not compared (attn_tune.set_rank_deadline)",
             absent,
             deadline_s,

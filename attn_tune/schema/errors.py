@@ -1,12 +1,11 @@
 """The errors and the warning a user can meet. Each message names the thing, the value and the way out."""
 
 import difflib
-import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+from attn_tune.schema.logs import other_code
 
 
 class AttnTuneError(Exception):
@@ -73,8 +72,8 @@ class AttnTuneWarning(UserWarning):
 
 
 def warn(message: str) -> None:
-    """Warn with ``AttnTuneWarning`` at the line outside this package that led here."""
-    warnings.warn(message, AttnTuneWarning, skip_file_prefixes=(_PACKAGE,))
+    """Warn with ``AttnTuneWarning`` at the line outside this package and JAX that led here."""
+    warnings.warn(message, AttnTuneWarning, skip_file_prefixes=other_code())
 
 
 def short(text: str, limit: int = 2000) -> str:

@@ -134,6 +134,23 @@ def test_pack_badge_writes_an_svg_and_shows_its_markdown(pack, tmp_path):
     assert (data["rows"], data["proven"]) == (2, 2)
 
 
+def test_badge_and_inspect_count_proven_rows_by_one_rule(tmp_path):
+    rows = [
+        ({}, "fwd"),
+        ({"features": None}, "bwd"),
+        ({"features": 0, "device": H200}, "fwd"),
+        ({"error_ppm": None, "device": H200}, "bwd"),
+    ]
+    made = (row("xla", way, {"chunk_q": 64, "chunk_k": 64}, **({"device": V6E} | more)) for more, way in rows)
+    path = written(tmp_path / "p.atpack", *made)
+    shown = run("pack", "inspect", path).stdout
+    assert "2 of 4 rows proven, 1 of them without the number of feature problems that they passed" in shown
+    inspected = json.loads(run("pack", "inspect", path, "--json").stdout)
+    badge = json.loads(run("pack", "badge", path, tmp_path / "b.svg", "--json").stdout)
+    assert inspected["proven"] == badge["proven"] == 2
+    assert inspected["proven_features_unknown"] == 1
+
+
 def test_lab_convert_writes_a_folder_of_t4(lab, tmp_path):
     out = tmp_path / "results"
     done = run("lab", "convert", out, "--to", "t4", "--db", lab)

@@ -1,5 +1,7 @@
 """``Database.frame``: columns, types, filters."""
 
+from pathlib import Path
+
 import pytest
 
 from attn_tune.db import Database
@@ -135,3 +137,10 @@ def test_describe_counts(database):
     assert described.journal_mode == "wal"
     assert described.size_bytes > 10_000
     assert database.integrity_check() == ()
+
+
+def test_the_page_lists_the_columns_of_the_frame_of_trials(database):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "database.md").read_text()
+    listed = page.split("<!-- generated: frame-trials -->\n")[1].split("<!-- end -->")[0]
+    plain = [name for name in database.frame("trials") if not name.startswith(("sig_", "cfg_"))]
+    assert [word.strip("`") for word in listed.replace("\n", " ").rstrip(" .").split(", ")] == plain

@@ -22,7 +22,7 @@ def texts(svg):
     [
         ([{}], "nvidia-h200: 1 row, 1 proven"),
         ([{}, {"direction": "bwd", "features": 0}], "nvidia-h200: 2 rows, 1 proven"),
-        ([{}, {"direction": "bwd", "features": None}], "nvidia-h200: 2 rows, 1 proven"),
+        ([{}, {"direction": "bwd", "features": None}], "nvidia-h200: 2 rows, 2 proven"),
         ([PREDICTED], "nvidia-h200: 1 row, 0 proven"),
         ([{}, {"device": V6E} | PREDICTED], "nvidia-h200, tpu-v6e: 2 rows, 1 proven"),
     ],

@@ -179,3 +179,10 @@ def test_a_config_whose_bits_were_seen_to_differ_is_not_deterministic():
     frame = frames.summary(found)
     assert frame["deterministic"].tolist() == [True, True, False]
     assert frame["features"].tolist() == [3, 3, 3]
+
+
+def test_a_count_of_feature_problems_stays_whole_where_another_row_has_none():
+    frame = frames.summary([decision(features=5), decision("bwd")])
+    words = tables.formatted(frame)["features"].tolist()
+    assert words == ["5", "-"]
+    assert '"features":5,' in frame.to_json(orient="records")

@@ -4,7 +4,6 @@ A shard computes its own part of every parallel letter of the op. Every other le
 """
 
 import functools
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -14,8 +13,7 @@ from jax.sharding import PartitionSpec
 
 from attn_tune.api.declaration import Call
 from attn_tune.api.meshes.deferred import varying_axes
-
-_log = logging.getLogger("attn_tune")
+from attn_tune.schema.logs import log
 
 
 class Axes(NamedTuple):
@@ -143,7 +141,7 @@ def axes_of_specs(call: Call, mesh: Mapping[str, int], sizes: Mapping[str, int],
 @functools.cache
 def _warn_gathered(call: Call, letter: str, arrays: str) -> None:
     remedy = call.remedies.get(letter)
-    _log.warning(
+    log.warning(
         "%s gathers %s on every device: sharded along the %s%s",
         call.op,
         arrays,

@@ -16,13 +16,15 @@ def command(
     json: options.Json = False,
 ) -> None:
     from attn_tune.packs.reader import read_pack
-    from attn_tune.reports.badge import badge, is_proven
+    from attn_tune.reports.badge import badge
 
     check_free(out, overwrite=overwrite)
     pack = read_pack(path)
     write_text(out, badge(pack))
     if json:
-        output.emit_json(path=out, digest=pack.digest, rows=len(pack.rows), proven=sum(map(is_proven, pack.rows)))
+        output.emit_json(
+            path=out, digest=pack.digest, rows=len(pack.rows), proven=sum(row.is_proven for row in pack.rows)
+        )
         return
     output.say(f"{out}: a badge of {pack}; in Markdown:")
     print(f"  ![attn-tune {pack.name}]({out.as_posix()})")

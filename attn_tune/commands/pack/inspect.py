@@ -37,6 +37,11 @@ def command(
     output.say(f"{pack.name} {pack.version}: {counted(len(pack.rows), 'row')}, by {pack.tool}")
     if pack.note:
         output.say(f"  note {pack.note}")
+    unsaid = data["proven_features_unknown"]
+    output.say(
+        f"  {data['proven']} of {counted(len(pack.rows), 'row')} proven"
+        + (f", {unsaid} of them without the number of feature problems that they passed" if unsaid else "")
+    )
     for name in ("digest", "decision_digest"):
         output.say(f"  {name.replace('_', ' ')} {data[name]}")
     for device in data["devices"]:
@@ -72,6 +77,8 @@ def _describe(pack: "Pack") -> dict[str, Any]:
         "note": pack.note,
         "digest": pack.digest,
         "decision_digest": pack.decision_digest,
+        "proven": sum(row.is_proven for row in pack.rows),
+        "proven_features_unknown": sum(row.is_proven and row.features is None for row in pack.rows),
         "devices": [
             {"name": str(d), "digest": digest, "rows": by_device[digest], **d.identity}
             for digest, d in pack.devices.items()

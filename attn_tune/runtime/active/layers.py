@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import functools
 import itertools
-import logging
 import os
 from collections.abc import Generator
 from contextlib import AbstractContextManager
@@ -21,10 +20,10 @@ from attn_tune.runtime.active.names import read_named_pack
 from attn_tune.runtime.active.settings import current_settings, swap_settings
 from attn_tune.runtime.active.view import Layer, Layers, View
 from attn_tune.runtime.locks import Lock
+from attn_tune.schema.logs import log
 
 INTERN_LIMIT = 64
 
-_log = logging.getLogger("attn_tune")
 
 _NONE = Layers()
 _layers: contextvars.ContextVar[Layers] = contextvars.ContextVar("attn_tune_layers", default=_NONE)
@@ -186,7 +185,7 @@ def _sync() -> None:
 
 @functools.cache
 def _warn_once() -> None:
-    _log.warning(
+    log.warning(
         "use_pack was entered in another asyncio task or thread than the one that traces; "
         "enter it where the jitted function is called, without an await in between"
     )

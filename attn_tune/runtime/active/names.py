@@ -1,6 +1,5 @@
 """Packs by name: those that calls find here."""
 
-import logging
 import os
 from pathlib import Path
 
@@ -8,8 +7,7 @@ from attn_tune.packs.archive import SUFFIX
 from attn_tune.packs.reader import Pack, open_pack, read_pack
 from attn_tune.runtime.active.sources import SHIPPED, locations
 from attn_tune.schema.errors import AttnTuneError, StorageError, UsageError, near_names
-
-_log = logging.getLogger("attn_tune")
+from attn_tune.schema.logs import log
 
 
 def known_packs() -> dict[str, Path]:
@@ -42,7 +40,7 @@ def pack_path(text: str) -> Path:
     if path.exists():
         hidden = packs.get(text)
         if hidden is not None and not hidden.samefile(path):
-            _log.warning("%s is the one in this folder, ./%s, not the pack of that name at %s", text, text, hidden)
+            log.warning("%s is the one in this folder, ./%s, not the pack of that name at %s", text, text, hidden)
         return path
     if text not in packs and path.suffix:
         return path  # a file, though not there: its reader says so

@@ -1,7 +1,6 @@
 """Rows of one pack for one op and direction, arranged for lookup. A row is proven before it may answer."""
 
 import functools
-import logging
 from collections.abc import Iterator
 
 from attn_tune.packs.archive import naming
@@ -11,9 +10,8 @@ from attn_tune.runtime.lookup.answer import DeviceLevel
 from attn_tune.runtime.lookup.text_distance import Near, near_texts
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
+from attn_tune.schema.logs import log
 from attn_tune.schema.signature import Field, Signature
-
-_log = logging.getLogger("attn_tune")
 
 
 class RowIndex:
@@ -40,7 +38,7 @@ class RowIndex:
         except (IntegrityError, StorageError) as error:
             self.error = str(error)
             self._shards, self._devices = [], {}
-            _log.warning("ignored for %s.%s: %s", op, direction, error)
+            log.warning("ignored for %s.%s: %s", op, direction, error)
         # The last question's rows: several levels and devices ask for the same ones.
         self._last: tuple[str, list[Row]] = ("", [])
         self._last_near: tuple[str, list[Near]] = ("", [])
@@ -138,7 +136,7 @@ class RowIndex:
             return
         self.broken.append(reason)
         if len(self.broken) == 1:
-            _log.warning(
+            log.warning(
                 "pack %s: %s; they are not used, and 'attn-tune pack verify' says what else is wrong",
                 self.pack.path or self.pack,
                 reason,

@@ -14,6 +14,7 @@ from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.lookup.answer import SourceKind
 from attn_tune.runtime.overrides.active import files_in_force
 from attn_tune.runtime.unproven import takes_unproven
+from attn_tune.runtime.variables import warn_of_unknown
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.signature import Field
 
@@ -94,6 +95,7 @@ def swap_settings() -> tuple[Settings | None, Settings]:
 
 
 def _from_environment() -> Settings:
+    warn_of_unknown(os.environ)
     found = locations(os.environ)
     sources = [Source(SourceKind.USER, path) for path in found.user]
     sources += [Source(SourceKind.WHEEL, path) for path in found.wheels]

@@ -1,7 +1,6 @@
 """Sources of packs, in the order they are asked; read on first use, a broken one is ignored with one warning."""
 
 import functools
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,12 +15,12 @@ from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.lookup.answer import SourceKind
 from attn_tune.schema.directories import data_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
+from attn_tune.schema.logs import log
 from attn_tune.schema.signature import Field
 
 USER_PACKS = "ATTN_TUNE_PACKS"
 SHIPPED = Path(packs.__file__).resolve().parent / "shipped"
 
-_log = logging.getLogger("attn_tune")
 _lock = Lock()
 
 
@@ -50,7 +49,7 @@ class Source:
                     self._pack = open_pack(self.path, signed=False if self.own else None)
                 except (IntegrityError, StorageError, UsageError) as error:
                     self._error = str(error)
-                    _log.warning("ignored: %s", error)
+                    log.warning("ignored: %s", error)
 
     @property
     def pack(self) -> Pack | None:

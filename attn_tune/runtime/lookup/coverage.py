@@ -24,8 +24,8 @@ class Reach(enum.StrEnum):
     """The row answers."""
     DEAD = "dead"
     """The row never answers."""
-    UNPROVEN = "unproven"
-    """A module of the kernel is missing here, so that it cannot be told."""
+    UNINSTALLED = "uninstalled"
+    """A module of the kernel is not installed here, so that it cannot be told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,11 +67,11 @@ def _reach(pack: Pack, row: Row, indexes: dict[tuple[str, str], RowIndex]) -> tu
     device = pack.devices[row.device]
     question = Question(op, row.direction, row.signature, device, row.kernel, unproven=True)
     if absent := missing(spec):
-        return Reach.UNPROVEN, None, absent
+        return Reach.UNINSTALLED, None, absent
     refusal = question.refusal_of(spec)
     # A library's kernel refuses everything where the library is missing.
     if spec.backend in LIBRARIES and refusal and "not found" in refusal:
-        return Reach.UNPROVEN, None, refusal
+        return Reach.UNINSTALLED, None, refusal
     key = (row.op, row.direction)
     index = indexes.get(key) or indexes.setdefault(key, RowIndex(pack, *key, op.fields))
     walked = walk(

@@ -1,6 +1,5 @@
 """Overrides that a job uses: the files of its environment, joined with those of ``with`` blocks and packs."""
 
-import logging
 import os
 import shlex
 from collections.abc import Iterable, Mapping
@@ -11,10 +10,9 @@ from attn_tune.packs.override_files import OverridesFile, read_overrides
 from attn_tune.schema.digest import digest_json
 from attn_tune.schema.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError
+from attn_tune.schema.logs import log
 
 VARIABLE = "ATTN_TUNE_OVERRIDES"
-
-_log = logging.getLogger("attn_tune")
 
 
 class Overrides:
@@ -104,7 +102,7 @@ def files_in_force(environ: Mapping[str, str]) -> tuple[OverridesFile, ...]:
             files.append(OverridesFile(path=path, broken=str(error)))
     for file in files:
         for sentence in filter(None, (*file.ignored, file.broken)):
-            _log.warning("ignored: %s", sentence)
+            log.warning("ignored: %s", sentence)
     return tuple(files)
 
 

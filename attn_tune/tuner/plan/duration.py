@@ -1,6 +1,7 @@
 """A guess of the time that a sweep takes, by the sizes of its problems, where nothing was recorded."""
 
 from attn_tune.devices.limits import limits_of
+from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
 from attn_tune.schema import Device
 from attn_tune.tuner.plan.plan import CasePlan, Plan
@@ -9,6 +10,11 @@ from attn_tune.tuner.plan.plan import CasePlan, Plan
 _CONFIG_S = (0.12, 2.0)
 # Seconds of a case beside its configs: workers that start, inputs, the finals.
 _CASE_S = (2.0, 10.0)
+# Seconds of the reference, and its baseline, of one feature problem: with many cores and with two, guesses both. Small
+# cases are mostly these. A kernel's program for one costs as a config does.
+_REFERENCE_S = (0.3, 3.0)
+# Configs of a kernel that run the feature problems: the untuned one and the fastest.
+_PROVEN = (1, 2)
 # A config runs about so often, to be proven and timed; a case, in its references and finals.
 _CONFIG_RUNS = 15
 _CASE_RUNS = 60
@@ -22,8 +28,24 @@ def guessed_s(plan: Plan) -> tuple[float, float]:
     """The least and the most wall time of ``plan`` in seconds; only the order is to be relied on."""
     runs = sum(_runs_s(case, plan.device) for case in plan.cases if case.todo)
     open_cases = sum(not case.finished for case in plan.cases)
-    low, high = (plan.counts.todo * a + open_cases * b for a, b in zip(_CONFIG_S, _CASE_S, strict=True))
+    hard, programs = _feature_problems(plan)
+    low, high = (
+        (plan.counts.todo + proven * programs) * config + open_cases * case + hard * reference
+        for config, case, reference, proven in zip(_CONFIG_S, _CASE_S, _REFERENCE_S, _PROVEN, strict=True)
+    )
     return low + runs / _EITHER_WAY, high + runs * _EITHER_WAY
+
+
+def _feature_problems(plan: Plan) -> tuple[int, int]:
+    """The feature problems of the open cases, and the pairs of one and a kernel that has configs to try there."""
+    hard = pairs = 0
+    for planned in plan.cases:
+        op = get_op(planned.case.signature.op)
+        if planned.todo and op.features:
+            count = len(load(op.features)(op.from_signature(planned.case.signature)))
+            hard += count
+            pairs += count * sum(kernel.todo > 0 for kernel in planned.kernels)
+    return hard, pairs
 
 
 def _runs_s(planned: CasePlan, device: Device) -> float:

@@ -153,3 +153,7 @@ def test_every_truncation_of_a_frozen_file_is_refused(frozen, tmp_path):
         cut.write_bytes(whole[:size])
         with pytest.raises(IntegrityError):
             read_overrides(cut)
+
+
+def test_a_frozen_file_is_shown_in_a_line(frozen):
+    assert repr(frozen) == f"<OverridesFile {frozen.path}: 4 use, 0 never, only, frozen>"

@@ -78,3 +78,9 @@ def test_any_other_value_is_an_error(monkeypatch):
 def test_coverage_counts_an_unproven_row_as_one_that_can_answer():
     (found,) = cover(pack(row(sig(1024), 64, features=0)))
     assert found.reach is Reach.REACHED
+
+
+def test_coverage_has_another_word_for_a_kernel_whose_modules_are_not_here(monkeypatch):
+    monkeypatch.setattr("attn_tune.runtime.lookup.coverage.missing", lambda spec: "needs a module")
+    (found,) = cover(pack(row(sig(1024), 64)))
+    assert (str(found.reach), found.reason) == ("uninstalled", "needs a module")
