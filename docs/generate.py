@@ -8,6 +8,7 @@ A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. Text a
 import os
 import re
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -150,14 +151,10 @@ def schema() -> str:
 
 def frame_trials() -> str:
     """The columns of the frame of trials that every trial has."""
-    import sqlite3
+    from attn_tune.db import Database
 
-    from attn_tune.db import frames
-    from attn_tune.db.store.schema import create_schema
-
-    with sqlite3.connect(":memory:") as connection:
-        create_schema(connection)
-        columns = frames.read_frame(connection, "trials", {}).columns
+    with tempfile.TemporaryDirectory() as folder, Database.open(Path(folder) / "lab.db", create=True) as database:
+        columns = database.frame("trials").columns
     return wrapped(", ".join(f"`{name}`" for name in columns)) + ".\n"
 
 
