@@ -8,11 +8,12 @@ import sys
 import pytest
 
 from attn_tune.kernels.lang.triton.compile import MAX_SHARED_BYTES
-from tests.kernels.flash_attention.triton_builds import BUILDS
+from tests.kernels.flash_attention.triton_builds import BUILDS, VARIANTS
 
 PROCESSES = 2
 MOST_SPILLED_BYTES = 200
-EACH = [pytest.param(build, c, id=f"{build.name}-{c}") for build in BUILDS for c in build.capabilities]
+TESTED = [build for build in BUILDS if build.name not in VARIANTS]
+EACH = [pytest.param(build, c, id=f"{build.name}-{c}") for build in TESTED for c in build.capabilities]
 UNTUNED = [each for each in EACH if each.values[0].rank == 0 and each.values[0].part != "dbias"]
 
 
@@ -20,7 +21,7 @@ UNTUNED = [each for each in EACH if each.values[0].rank == 0 and each.values[0].
 def results():
     """Each launch's line of ``triton_builds``, by its name and architecture."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    names = [f"{build.name}:{c}" for build in BUILDS for c in build.capabilities]
+    names = [f"{build.name}:{c}" for build in TESTED for c in build.capabilities]
     command = [sys.executable, "-m", "tests.kernels.flash_attention.triton_builds"]
     workers = [
         subprocess.Popen(

@@ -1,6 +1,7 @@
 """Compiles launches of the Triton kernels without a GPU. Run as a script it prints one JSON line per launch.
 
-A script because another test may have chosen the interpreter for its process. Arguments: ``build:capability``.
+A script because another test may have chosen the interpreter for its process. Arguments: ``build:capability``; without
+any it compiles all, ``VARIANTS`` too, for every architecture.
 """
 
 import dataclasses
@@ -16,8 +17,14 @@ from attn_tune.schema.device import Device
 
 CAPABILITIES = (80, 90, 100)
 HOPPER = (90,)
-# A compile takes seconds: each launch everywhere, its variants on one architecture.
-EVERYWHERE = ("fwd", "dq", "dkv", "fused-everything", "split-h128")
+# A compile takes seconds: tests compile one forward and one backward everywhere, the others on one architecture.
+EVERYWHERE = ("fwd", "dkv")
+# Not compiled by tests: what each has, another build or the interpreter has too.
+VARIANTS = (
+    "fwd-h64", "dkv-h64", "fwd-float32", "fwd-odd-head", "fwd-candidate", "dq-candidate", "dkv-candidate",
+    "fused-h128-full", "fused-mla", "fused-float32", "fused-candidate", "split-h64", "split-h256", "split-one-row",
+    "split-float32", "split-candidate", "hopper-padded-cap",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,10 @@ class Build:
     @property
     def capabilities(self) -> tuple[int, ...]:
         return CAPABILITIES if self.name in EVERYWHERE else HOPPER
+
+    @property
+    def possible(self) -> tuple[int, ...]:
+        return HOPPER if self.kernel == "triton_hopper" else CAPABILITIES
 
     @property
     def search(self):
@@ -245,7 +256,8 @@ def _abstract_backward(p: Problem, operands):
 
 def main(arguments: list[str]) -> None:
     builds = {build.name: build for build in BUILDS}
-    for argument in arguments:
+    every = [f"{name}:{c}" for name, build in builds.items() for c in build.possible]
+    for argument in arguments or every:
         name, _, capability = argument.partition(":")
         try:
             result = compile_build(builds[name], int(capability))
