@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import functools
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from paged_decode_peers import versions
+from torch_busy import median_us
 
 _HEADS = "n=32 k=8 h=128 v=128 dtype=bfloat16"
 _POINTS: Mapping[str, tuple[str, str]] = {
@@ -253,20 +253,7 @@ def _flex(problem: Any, direction: str, rounds: int) -> float:
         out = forward()
         return lambda: torch.autograd.grad(out, (q, k, v), dout)
 
-    for _ in range(3):
-        prepared()()
-    flushed = torch.empty(2**28, dtype=torch.int8, device="cuda")
-    samples = []
-    for _ in range(rounds):
-        run = prepared()
-        flushed.zero_()
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            run()
-            torch.cuda.synchronize()
-        events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-        samples.append(max(e.time_range.end for e in events) - min(e.time_range.start for e in events))
-    return round(statistics.median(samples), 2)
+    return median_us(prepared, rounds)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import importlib.util
 import json
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paged_decode_peers import versions
+from torch_busy import median_us
 
 from attn_tune.ops.gated_delta_rule.problem import NAME, Problem
 
@@ -312,19 +312,7 @@ def _fla(problem: Problem, rounds: int) -> float:
         with torch.no_grad():
             rule(**given, scale=p.scale, initial_state=state, output_final_state=True)
 
-    for _ in range(3):
-        run()
-    flushed = torch.empty(2**28, dtype=torch.int8, device="cuda")
-    samples = []
-    for _ in range(rounds):
-        flushed.zero_()
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            run()
-            torch.cuda.synchronize()
-        events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-        samples.append(max(e.time_range.end for e in events) - min(e.time_range.start for e in events))
-    return round(statistics.median(samples), 2)
+    return median_us(lambda: run, rounds)
 
 
 if __name__ == "__main__":

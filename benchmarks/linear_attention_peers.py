@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import importlib.util
 import json
-import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paged_decode_peers import versions
+from torch_busy import median_us
 
 _STATES = {"has_initial_state": True, "has_final_state": True}
 # A name, an op, a direction, sizes: batch, length, heads of queries and values; and the rest of the problem.
@@ -239,20 +239,7 @@ def _fla(op: str, problem: Any, way: str, rounds: int) -> float:
         out = forward()
         return lambda: torch.autograd.grad(out, operands, dout)
 
-    for _ in range(3):
-        prepared()()
-    flushed = torch.empty(2**28, dtype=torch.int8, **device)
-    samples = []
-    for _ in range(rounds):
-        run = prepared()
-        flushed.zero_()
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            run()
-            torch.cuda.synchronize()
-        events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-        samples.append(max(e.time_range.end for e in events) - min(e.time_range.start for e in events))
-    return round(statistics.median(samples), 2)
+    return median_us(prepared, rounds)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,29 @@ class Busy(NamedTuple):
     kernels: int
 
 
+def median_us(prepared: Callable[[], Callable[[], Any]], rounds: int) -> float:
+    """The median time from the first to the last event of a call on the GPU, in microseconds, with a cold cache.
+
+    ``prepared`` makes a call, untimed: that of a backward needs a forward of its own. Three are made and run before.
+    """
+    import torch
+
+    for _ in range(3):
+        prepared()()
+    flushed = torch.empty(2**28, dtype=torch.int8, device="cuda")
+    samples: list[float] = []
+    for _ in range(rounds):
+        run = prepared()
+        flushed.zero_()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            run()
+            torch.cuda.synchronize()
+        events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+        samples.append(max(e.time_range.end for e in events) - min(e.time_range.start for e in events))
+    return round(statistics.median(samples), 2)
+
+
 def race(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Busy]:
     """The times of calls in rounds: each round runs every call once, in an order of its own, behind a flush.
 

@@ -229,7 +229,7 @@ def test_the_decoding_loop_runs_and_every_measured_row_is_recorded():
     quoted = re.findall(r"^\| [^|]+ \| \d+x1x\d+k \| ([\d.]+) \|", text("serving.md"), re.MULTILINE)
     assert len(quoted) == len(rows)
     assert set(quoted) <= recorded
-    # The README gives a mean, and says of how many rows: the table that it links has as many beside cuDNN.
+    # The number of rows in the README's mean is the number of rows with a time of cuDNN in the table it links.
     (counted,) = re.findall(r"cuDNN's paged attention\s+\(geometric mean of (\d+) rows", text("README.md"))
     beside = re.findall(r"^\| [^|]+ \| \d+x1x\d+k \| [\d.]+ \| [\d.]+ \| [\d.]+ \|", text("serving.md"), re.MULTILINE)
     assert len(beside) == int(counted)

@@ -1,4 +1,4 @@
-"""Pages and records agree: what one says of a file, a command or a size is what there is."""
+"""Files, commands and sizes that pages and records name exist and are as they say."""
 
 import json
 import re

@@ -1,6 +1,5 @@
 """The environment variables of the package, and a word about one that looks like them and is none."""
 
-import difflib
 from collections.abc import Mapping
 
 from attn_tune.devices.identity import DEVICE_AS
@@ -22,6 +21,8 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
     """Log, once a process, each variable of ``environ`` that begins like those of the package and is none of them."""
     for name in sorted(environ):
         if name.startswith("ATTN_TUNE_") and name not in VARIABLES and name not in _told:
+            import difflib  # Only for this message: lookups must not wait for it.
+
             _told.add(name)
             (near,) = difflib.get_close_matches(name, VARIABLES, 1, cutoff=0.0)
             log.warning("no variable is named %s, and nothing reads it; the nearest name is %s", name, near)

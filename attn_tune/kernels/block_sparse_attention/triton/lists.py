@@ -138,7 +138,7 @@ def _in_tiles(x: Array, axis: int, block: int, tile: int, tiles: int, *, all_of:
     ratio = tile // block
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, tiles * ratio - x.shape[axis])
-    # Blocks behind the end are in nobody's way.
+    # Padding decides nothing: it is True where all blocks must be listed, and False where any is enough.
     x = jnp.pad(x, widths, constant_values=all_of)
     x = x.reshape(*x.shape[:axis], tiles, ratio, *x.shape[axis + 1 :])
     return x.all(axis + 1) if all_of else x.any(axis + 1)

@@ -111,7 +111,7 @@ class Grid:
         p, (left, right) = self.problem, self.problem.bounds
         row = i * self.q + jnp.arange(self.q, dtype=jnp.int32)
         column = j * self.k + jnp.arange(self.k, dtype=jnp.int32)
-        # Rows of padding are nobody's; a block beyond the last is the last.
+        # The results of padded rows are cut off, so that they may read the last block.
         seen = jnp.take(side.blocks, row // p.mask_block_q, axis=3, mode="clip")
         seen = jnp.take(seen, column // p.mask_block_k, axis=4, mode="clip")
         seen = seen & (column < p.kv_len)

@@ -106,7 +106,7 @@ def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr, sta
     place = gl.program_id(0)
     publish_place(place, turn, buffers, barriers)
     while place < plan.num_tiles:
-        # Wanted only at the end of the tile at hand.
+        # Requested early: the answer is used only after this tile.
         next_tile = plan.num_programs + next_place(counter)
         walk = walk_of(place, ranges, lengths, plan, static)
         steps = steps_of(walk, static)

@@ -36,7 +36,7 @@ def infeasible(problem: Problem, device: Device, config: ForwardConfig | Backwar
     if config.chunk == 1:
         return None
     heads = p.rows[0] * p.num_value_heads
-    # Queries and keys decay anew at every level of halving where gates are those of channels.
+    # With a gate per channel, every level of halving holds its own decayed queries and keys.
     rows = p.head_dim * (config.chunk.bit_length() if p.gate == "channel" else 1)
     step = 4 * heads * config.tiles * config.chunk * _ARRAYS * (config.chunk + rows + p.v_head_dim)
     if step > MAX_STEP_BYTES:
