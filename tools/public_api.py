@@ -8,6 +8,7 @@ nothing. Without ``--write`` prints the difference, and exits with 1 if there is
 """
 
 import difflib
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ def changes() -> str:
     return "\n".join(lines)
 
 
+@functools.cache
 def text() -> str:
     """The signature of every public name, in the order of the alphabet."""
     import attn_tune
