@@ -55,8 +55,8 @@ def test_the_page_loads_alone_without_a_complaint_and_fits(browser, page, width)
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_the_recorded_page_of_an_h200_loads_and_filters(browser, width):
-    path = Path(__file__).parents[3] / "docs/assets/h200-report.html"
+def test_the_recorded_page_of_an_h100_loads_and_filters(browser, width):
+    path = Path(__file__).parents[3] / "docs/assets/h100-report.html"
     assert path.stat().st_size <= LIMIT
     browser.open(path, width)
     assert browser.requests() == [path.as_uri()]
