@@ -116,8 +116,10 @@ def measure(args: argparse.Namespace, sizes: Sizes, shape: str) -> list[dict[str
         with attn_tune.use_pack(args.pack) if name == "pack" else contextlib.nullcontext():
             try:
                 lowered[name] = lower(attend, sizes, args.remat, fresh, tokens[0])
-            except (attn_tune.UnsupportedError, ImportError) as error:
-                failed[name] = str(error)
+            except Exception as error:  # any error of a kernel that was named is its result
+                if name not in args.attention:
+                    raise
+                failed[name] = f"{type(error).__name__}: {error}"
                 continue
             if name in ("auto", "pack"):
                 chosen[name] = kernels(sizes, sequences, length)
