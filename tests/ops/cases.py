@@ -37,6 +37,8 @@ SIGNATURES = (
     "probe_recurrent/v1 b=2 t=32 n=2 k=8 v=16 dtype=float32 workload=reset",
     "probe_loss/v1 t=64 h=16 w=128 top=4 dtype=float32",
 )
+# The last of each op.
+OF_EACH_OP = tuple({text.partition("/")[0]: text for text in SIGNATURES}.values())
 
 
 def flash(T=4096, S=None, H=128, V=None, N=16, K=None, B=2, **flags) -> Problem:
