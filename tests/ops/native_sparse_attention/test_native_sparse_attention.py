@@ -86,7 +86,8 @@ def test_lists_hold_every_query_as_often_as_it_names_a_block():
         problem = samples()[name]
         operands = operands_of(problem)
         blocks = blocks_of(problem, operands.cu_seqlens)
-        lists = lists_of(problem, operands, blocks)
+        queries, starts = (np.asarray(x) for x in lists_of(problem, operands, blocks))
+        begins = np.asarray(blocks.begins)
         indices = np.asarray(operands.indices)
         borders = None if operands.cu_seqlens is None else np.asarray(operands.cu_seqlens)
         expected = {}
@@ -95,11 +96,11 @@ def test_lists_hold_every_query_as_often_as_it_names_a_block():
                 expected.setdefault((b, head, tokens[0]), []).append(b * problem.q_len + t)
         found = {}
         for owner in range(problem.rows * problem.num_kv_heads * problem.blocks):
-            first, end = lists.starts[owner], lists.starts[owner + 1]
+            first, end = starts[owner], starts[owner + 1]
             row, block = divmod(owner, problem.blocks)
             if first < end:
-                place = (*divmod(row, problem.num_kv_heads), int(blocks.begins[block]))
-                found[place] = np.asarray(lists.queries[first:end]).tolist()
+                place = (*divmod(row, problem.num_kv_heads), begins[block])
+                found[place] = queries[first:end].tolist()
         assert found == expected
 
 
