@@ -136,8 +136,8 @@ def dkv_kernel(
     end = tl.minimum(begin + static.share, tl.load(starts + owner + 1))
     rows = tl.where(is_piece, (end - begin) * static.group, 0)
 
-    dk_acc = tl.zeros([static.block_k, static.block_h], tl.float32)
-    dv_acc = tl.zeros([static.block_k, static.block_v], tl.float32)
+    dk_acc = tl.full([static.block_k, static.block_h], 0.0, tl.float32)
+    dv_acc = tl.full([static.block_k, static.block_v], 0.0, tl.float32)
     for start in tl.range(0, rows, static.block_q):
         place = start + tl.arange(0, static.block_q)
         is_row = place < rows

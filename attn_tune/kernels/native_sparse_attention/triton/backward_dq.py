@@ -57,7 +57,7 @@ def dq_kernel(q, k, v, indices, firsts, dout, lse, delta, dq, static: tl.constex
     keys = (row * static.kv_len + first) * static.kv_heads + kv_head
     k += keys * static.head_dim
     v += keys * static.v_head_dim
-    acc = tl.zeros([static.block_n, static.block_h], tl.float32)
+    acc = tl.full([static.block_n, static.block_h], 0.0, tl.float32)
     for start in tl.range(0, static.selected * static.block_size, static.block_k):
         token, valid = named_tokens(indices, start, position, static)
         k_tile = gather(k, token, valid, static.kv_heads * static.head_dim, static.head_dim, static.block_h, static)

@@ -61,8 +61,8 @@ def forward_kernel(q, k, v, indices, firsts, out, lse, static: tl.constexpr):
     k += keys * static.head_dim
     v += keys * static.v_head_dim
     maximum = tl.full([static.block_n], float("-inf"), tl.float32)
-    total = tl.zeros([static.block_n], tl.float32)
-    acc = tl.zeros([static.block_n, static.block_v], tl.float32)
+    total = tl.full([static.block_n], 0.0, tl.float32)
+    acc = tl.full([static.block_n, static.block_v], 0.0, tl.float32)
     for start in tl.range(0, static.selected * static.block_size, static.block_k):
         token, valid = named_tokens(indices, start, position, static)
         k_tile = gather(k, token, valid, static.kv_heads * static.head_dim, static.head_dim, static.block_h, static)
