@@ -125,6 +125,7 @@ def _row(name: str, direction: str, text: str, args: Any) -> dict[str, Any]:
     if direction == "bwd":
         calls["untuned dq alone"] = _alone(*calls["untuned"], "dq")
         calls["untuned dk and dv alone"] = _alone(*calls["untuned"], "dk", "dv")
+        calls["lists alone"] = functools.partial(_lists, problem), operands
     if problem.workload == "local":
         calls |= _dense(problem, direction, operands)
     entries, cannot = {}, {}
@@ -164,6 +165,14 @@ def _alone(call: Callable[..., Any], given: Any, *names: str) -> tuple[Callable[
         return {name: made[name] for name in names}
 
     return some, given
+
+
+def _lists(problem: Any, operands: Any) -> Any:
+    """The lists of queries that the gradients of keys and values walk."""
+    from attn_tune.kernels.native_sparse_attention._lists.lists import lists_of
+    from attn_tune.ops.native_sparse_attention.blocks import blocks_of
+
+    return lists_of(problem, operands, blocks_of(problem, operands.cu_seqlens))
 
 
 def _backward(problem: Any, operands: Any) -> Any:
