@@ -118,16 +118,16 @@ _PARTS = (
 )
 
 
-def render(data: PageData, *, library: str = "") -> str:
-    """The page. With the text of a Vega bundle as ``library`` the landscapes can be brushed.
+def render(data: PageData, *, library: Callable[[], str] | None = None) -> str:
+    """The page. With a ``library``, which gives the text of a Vega bundle, the landscapes can be brushed.
 
     Equal frames give equal text: nothing depends on the time, on chance or on the order of sets.
     """
     found = searches(data.trials)
-    sections = _sections(data, found, has_library=bool(library))
+    sections = _sections(data, found, has_library=library is not None)
     scripts = [_asset("page.js")]
     if library:
-        scripts += [library, _asset("explore.js")]
+        scripts += [library(), _asset("explore.js")]
     main = element("main", _header(data, found), *sections, _footer(data), class_="page")
     body = element("body", statuses.patterns(), main, *(element("script", Markup(text)) for text in scripts))
     return f'<!doctype html>\n<html lang="en">{_head(scripts)}{body}</html>\n'

@@ -6,7 +6,7 @@ signature's own names; what it leaves out is at its default. Lengths are the op'
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,10 @@ def _unknown(text: str, own: Sequence[GridPoint], candidates: Sequence[GridPoint
     return UsageError(f"unknown grid point {text!r}; {near or known}{end}")
 
 
-def preset_points(lengths: Sequence[str] = ()) -> tuple[GridPoint, ...]:
+def preset_points(lengths: Sequence[str] = (), *, ops: Collection[str] | None = None) -> tuple[GridPoint, ...]:
     """The points of every preset with these lengths, all of them without any; equal shapes are not joined.
+
+    With ``ops`` those of other ops may be left out, which saves loading these ops.
 
     Raises:
       UsageError: no preset has a point of such lengths, or a word is none.
@@ -127,7 +129,7 @@ def preset_points(lengths: Sequence[str] = ()) -> tuple[GridPoint, ...]:
     refusal: UsageError | None = None
     for path in sorted(FOLDER.glob("*.toml")):
         try:
-            points += _read(path, lengths or (ALL,)).points
+            points += _read(path, lengths or (ALL,), ops).points
         except UsageError as error:  # It has no such lengths; another preset may.
             refusal = error
     if refusal and not points:
@@ -198,13 +200,13 @@ def _parse(path: Path) -> dict[str, Any]:
     return data
 
 
-def _read(path: Path, lengths: Sequence[str]) -> Grid:
+def _read(path: Path, lengths: Sequence[str], ops: Collection[str] | None = None) -> Grid:
     data = _parse(path)
     where = f"grid {path}"
     summary = _text(where, data, "summary")
     source = _text(where, data, "source", default="")
     included = "include" in data
-    points = _included(where, data, lengths) if included else _layers(path, data, lengths)
+    points = _included(where, data, lengths) if included else _layers(path, data, lengths, ops)
     return Grid(name=path.stem, summary=summary, source=source, points=merge_points(points))
 
 
@@ -221,7 +223,9 @@ def _included(where: str, data: Mapping[str, Any], lengths: Sequence[str]) -> li
     return points
 
 
-def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list[GridPoint]:
+def _layers(
+    path: Path, data: Mapping[str, Any], lengths: Sequence[str], ops: Collection[str] | None = None
+) -> list[GridPoint]:
     where = f"grid {path}"
     layers = data.get("layer")
     if not isinstance(layers, list) or not layers:
@@ -237,7 +241,10 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
         suffix = _text(table, layer, "name", default="")
         label = f"{path.stem}.{suffix}" if suffix else path.stem
         source = _text(table, layer, "source", default=_text(where, data, "source", default=""))
-        op = _op(table, _text(table, layer, "op", default=_text(where, data, "op", default="")))
+        name = _text(table, layer, "op", default=_text(where, data, "op", default=""))
+        if ops is not None and name not in ops:
+            continue
+        op = _op(table, name)
         suffixes = _texts(table, layer if "workloads" in layer else data, "workloads")
         variants = [(f"/{word}", {WORKLOAD: word}) for word in suffixes] or [("", {})]
         if _has_own_lengths(table, op, fields):
@@ -250,6 +257,8 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
             for size, given in sizes
             for word, profile in variants
         ]
+    if not points and ops is not None:
+        return []
     if not points and lengths:
         known = ", ".join(length.text for group in groups.values() for length in group)
         raise UsageError(

@@ -2,10 +2,12 @@
 
 import importlib.util
 import math
+import os
 from pathlib import Path
 
 import pytest
 
+from attn_tune.reports.page.interactive import begin_library
 from attn_tune.reports.page.page import INTERACTIVE_LIMIT, LIMIT, render
 from attn_tune.reports.page.parts import landscape
 from attn_tune.reports.page.searches import searches
@@ -131,10 +133,9 @@ def test_what_is_drawn_by_a_script_is_what_was_drawn_before(browser, page):
 
 @pytest.mark.skipif(importlib.util.find_spec("vl_convert") is None, reason="the extra 'report' is not installed")
 def test_the_interactive_page_draws_and_follows_a_choice_without_a_request(browser, data, tmp_path):
-    from attn_tune.reports.page.interactive import library
-
     path = tmp_path / "page.html"
-    text = render(data, library=library())
+    with begin_library({**os.environ, "XDG_CACHE_HOME": str(tmp_path)}) as library:
+        text = render(data, library=library)
     assert len(text.encode()) < INTERACTIVE_LIMIT
     path.write_text(text, encoding="utf-8")
     browser.open(path)

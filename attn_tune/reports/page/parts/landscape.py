@@ -8,7 +8,7 @@ from typing import Any
 from attn_tune.reports.page import draw
 from attn_tune.reports.page.data import PageData, fitting
 from attn_tune.reports.page.markup import Markup, element
-from attn_tune.reports.page.searches import Search, by_worth
+from attn_tune.reports.page.searches import Search
 from attn_tune.reports.page.statuses import FAILURES, commonest, hatch, word
 from attn_tune.schema import Status
 from attn_tune.schema.words import counted, duration
@@ -61,7 +61,7 @@ def bin_of(ratio: float) -> int:
 
 
 def _card(data: PageData, search: Search, place: int) -> Markup:
-    x, *others = by_worth(search)
+    x, *others = search.by_worth
     y = others[0] if others else None
     best = f"best {duration(search.best)}" if math.isfinite(search.best) else "all failed"
     failed = sum(not math.isfinite(t) for t in search.times)
@@ -224,7 +224,7 @@ def _compact(data: PageData, search: Search) -> Mapping[str, Any]:
         for knob, values in enumerate(search.values):
             number = number * len(values) + places[knob][config[knob]]
         rows += [number, round(1000 * time / search.best) if math.isfinite(time) else -1 - _CODES.index(status)]
-    order = by_worth(search)
+    order = search.by_worth
     words = [data.name(search.signature), *search.kernel_words, search.device if len(data.devices) > 1 else ""]
     return {
         "n": " · ".join(filter(None, words)),
