@@ -62,6 +62,13 @@ def test_every_function_of_this_package_is_a_row_and_every_row_with_a_call_is_a_
             assert set(found) & set(ours.__all__), found
 
 
+def test_the_example_of_the_page_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    names = {}
+    exec(block, names)
+    assert names["out"].shape == (3, 4, 16)
+
+
 def test_the_table_has_every_name_of_ejkernel(monkeypatch, tmp_path):
     monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", str(tmp_path))
     modules = pytest.importorskip("ejkernel.modules", reason="ejkernel is not installed")
