@@ -249,6 +249,7 @@ def test_the_calls_of_linear_attention_run():
 def test_the_calls_of_sparse_attention_run():
     exec("".join(re.findall(r"```python\n(.*?)```", text("sparse-attention.md"), re.DOTALL)), names := {})
     assert names["out"].shape == (names["B"], names["N"], names["L"])
+    assert names["mixed"].shape == names["alone"].shape == names["query"].shape
 
 
 def test_every_measured_row_of_sparse_attention_is_recorded():

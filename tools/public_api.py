@@ -8,6 +8,7 @@ module that moves changes nothing. Without ``--write`` prints the difference, an
 """
 
 import difflib
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ def changes() -> str:
     return "\n".join(lines)
 
 
+@functools.cache
 def text() -> str:
     """The signature of every public name, in the order of the alphabet."""
     import attn_tune
