@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attn_tune.integrations.ejkernel as ours
-from tests.integrations.ejkernel.calls import CALLS
+from tests.integrations.ejkernel.linear_calls import CALLS
 
 
 def arrays(arguments):
