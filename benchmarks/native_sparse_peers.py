@@ -35,9 +35,16 @@ _POINTS: Mapping[str, tuple[str, str]] = {
 }
 _CHANGED = 32768
 _CHANGES: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "fwd": ({"num_stages": 2}, {"num_stages": 4}, {"num_warps": 2}, {"block_k": 32, "num_warps": 2}, {"block_k": 128}),
-    "dq": ({"num_stages": 3}, {"num_warps": 2}, {"block_k": 32, "num_stages": 3}, {"block_k": 128}),
-    "dkv": ({"num_stages": 3}, {"block_q": 32, "num_stages": 3}, {"block_q": 128, "num_warps": 8}, {"share": 256}),
+    "fwd": (
+        {"num_stages": 2},
+        {"num_stages": 4},
+        {"num_warps": 1},
+        {"block_k": 64, "num_stages": 2},
+        {"block_k": 16, "num_warps": 1},
+        {"block_k": 64, "num_warps": 4},
+    ),
+    "dq": ({"num_stages": 3}, {"num_warps": 4}, {"block_k": 32, "num_stages": 3}, {"block_k": 32, "num_warps": 1}),
+    "dkv": ({"num_stages": 3}, {"share": 4096}, {"block_q": 32, "num_stages": 3}),
 }
 _DENSE = {"fwd": ("triton", "triton_hopper", "cudnn"), "bwd": ("triton", "triton_hopper_fused", "cudnn")}
 

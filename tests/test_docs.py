@@ -259,6 +259,22 @@ def test_every_measured_row_of_sparse_attention_is_recorded():
     assert {*quoted} & {f"{us:.0f} us" if us < 1000 else f"{us / 1000:.2f} ms" for us in fastest} == {*quoted} > set()
 
 
+def test_every_measured_row_of_native_sparse_attention_is_recorded():
+    rows = json.loads((ROOT / "benchmarks/results/h100/native_sparse.json").read_text())["rows"]
+    points = {row["point"]: row["us"] for row in rows}
+    found = r"^\| (\d+k) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$"
+    quoted = re.findall(found, text("sparse-attention.md"), re.MULTILINE)
+    assert len(quoted) == 3
+    for length, *given in quoted:
+        measured = []
+        for direction in ("fwd", "bwd"):
+            us = points[f"{direction} {length} local"]
+            dense = min(us[name] for name in us if name.startswith("dense"))
+            ours = min(us[name] for name in us if not name.startswith("dense") and not name.endswith("alone"))
+            measured += [f"{ours / 1000:.2f}", f"{dense / 1000:.2f}"]
+        assert given == measured
+
+
 def test_every_measured_row_of_writing_a_cache_is_recorded():
     rows = json.loads((ROOT / "benchmarks/results/h200/append.json").read_text())["rows"]
     recorded = {tuple(f"{row['us'][name]:.2f}" for name in ("auto", "xla", "copy")) for row in rows}
