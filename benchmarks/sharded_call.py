@@ -70,6 +70,12 @@ def main() -> int:
 
 def facts(devices: Any, args: argparse.Namespace) -> dict[str, Any]:
     """The devices, versions and options that the figures were measured with."""
+    sizes = ("batch", "length", "heads", "kv_heads", "head_dim", "links", "rounds")
+    return versions(devices[0]) | {"devices": len(devices), **{name: getattr(args, name) for name in sizes}}
+
+
+def versions(device: Any) -> dict[str, Any]:
+    """The date, the kind of a device, and the versions of what is installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     def installed(*names: str) -> str | None:
@@ -80,16 +86,13 @@ def facts(devices: Any, args: argparse.Namespace) -> dict[str, Any]:
                 continue
         return None
 
-    sizes = ("batch", "length", "heads", "kv_heads", "head_dim", "links", "rounds")
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "device": devices[0].device_kind,
-        "devices": len(devices),
+        "device": device.device_kind,
         "jax": installed("jax"),
         "triton": installed("triton"),
         "cudnn": installed("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
         "attn_tune": installed("attn-tune"),
-        **{name: getattr(args, name) for name in sizes},
     }
 
 

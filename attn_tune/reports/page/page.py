@@ -5,13 +5,14 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.resources
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.reports.page import conditions, statuses
 from attn_tune.reports.page.data import PageData, how_many
-from attn_tune.reports.page.markup import Markup, element, joined
+from attn_tune.reports.page.markup import Markup, element, joined, unbroken
 from attn_tune.reports.page.parts import (
     coverage,
     evidence,
@@ -31,6 +32,7 @@ from attn_tune.schema import Rule, Status
 LIMIT, INTERACTIVE_LIMIT = 400_000, 1_500_000
 # What the head with its style, the scripts and the header take of it.
 AROUND = 26_000
+_OPTION = re.compile(r"(--\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +160,15 @@ def _section(data: PageData, number: int, part: _Part, found: Sequence[Search], 
         content = make(data, found) if part.module in (traces, knobs) else make(data)
     rest = [f"{count} ({what})" for what, count in data.left_out.items() if count]
     words = f"Left out to keep the page small: {', '.join(rest)}. {data.widen}."
+    parts = enumerate(_OPTION.split(words))
+    whole = (element("span", word, class_="nb") if place % 2 else word for place, word in parts)
     heading = element("h2", element("span", number, class_="no"), part.module.TITLE, id=f"{part.anchor}-title")
     return element(
         "section",
         element("a", "↑ contents", href="#contents", class_="up"),
         heading,
-        element("p", part.how, class_="how"),
-        element("p", words, class_="left-out") if rest else None,
+        unbroken(element("p", part.how, class_="how")),
+        element("p", *whole, class_="left-out") if rest else None,
         *content,
         id=part.anchor,
         aria_labelledby=f"{part.anchor}-title",

@@ -119,8 +119,7 @@ def _unknown(text: str, own: Sequence[GridPoint], candidates: Sequence[GridPoint
 
 def preset_points(lengths: Sequence[str] = (), *, ops: Collection[str] | None = None) -> tuple[GridPoint, ...]:
     """The points of every preset with these lengths, all of them without any; equal shapes are not joined.
-
-    With ``ops`` those of other ops may be left out, which saves loading these ops.
+    Presets that name none of ``ops`` are left out, and what these need is not loaded.
 
     Raises:
       UsageError: no preset has a point of such lengths, or a word is none.
@@ -129,7 +128,8 @@ def preset_points(lengths: Sequence[str] = (), *, ops: Collection[str] | None = 
     refusal: UsageError | None = None
     for path in sorted(FOLDER.glob("*.toml")):
         try:
-            points += _read(path, lengths or (ALL,), ops).points
+            if ops is None or any(f'"{op}"' in path.read_text("utf-8") for op in ops):
+                points += _read(path, lengths or (ALL,)).points
         except UsageError as error:  # It has no such lengths; another preset may.
             refusal = error
     if refusal and not points:
@@ -200,13 +200,13 @@ def _parse(path: Path) -> dict[str, Any]:
     return data
 
 
-def _read(path: Path, lengths: Sequence[str], ops: Collection[str] | None = None) -> Grid:
+def _read(path: Path, lengths: Sequence[str]) -> Grid:
     data = _parse(path)
     where = f"grid {path}"
     summary = _text(where, data, "summary")
     source = _text(where, data, "source", default="")
     included = "include" in data
-    points = _included(where, data, lengths) if included else _layers(path, data, lengths, ops)
+    points = _included(where, data, lengths) if included else _layers(path, data, lengths)
     return Grid(name=path.stem, summary=summary, source=source, points=merge_points(points))
 
 
@@ -223,9 +223,7 @@ def _included(where: str, data: Mapping[str, Any], lengths: Sequence[str]) -> li
     return points
 
 
-def _layers(
-    path: Path, data: Mapping[str, Any], lengths: Sequence[str], ops: Collection[str] | None = None
-) -> list[GridPoint]:
+def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list[GridPoint]:
     where = f"grid {path}"
     layers = data.get("layer")
     if not isinstance(layers, list) or not layers:
@@ -241,10 +239,7 @@ def _layers(
         suffix = _text(table, layer, "name", default="")
         label = f"{path.stem}.{suffix}" if suffix else path.stem
         source = _text(table, layer, "source", default=_text(where, data, "source", default=""))
-        name = _text(table, layer, "op", default=_text(where, data, "op", default=""))
-        if ops is not None and name not in ops:
-            continue
-        op = _op(table, name)
+        op = _op(table, _text(table, layer, "op", default=_text(where, data, "op", default="")))
         suffixes = _texts(table, layer if "workloads" in layer else data, "workloads")
         variants = [(f"/{word}", {WORKLOAD: word}) for word in suffixes] or [("", {})]
         if _has_own_lengths(table, op, fields):
@@ -257,8 +252,6 @@ def _layers(
             for size, given in sizes
             for word, profile in variants
         ]
-    if not points and ops is not None:
-        return []
     if not points and lengths:
         known = ", ".join(length.text for group in groups.values() for length in group)
         raise UsageError(

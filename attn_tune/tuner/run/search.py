@@ -128,7 +128,8 @@ class KernelSearch:
             self._expect(whole + self._feature_refs(composed))
             for config in composed:
                 yield from self._try_whole(config)
-        if self.plan.finals:
+        # What is far behind takes no place in the finals but the untuned config's.
+        if self.plan.finals and not self.is_far_behind:
             yield from self._prove_fastest()
 
     def finalists(self) -> list[Mapping[str, Any]]:

@@ -1,5 +1,6 @@
 """The page in a browser: no request, no complaint, the filter and the choice of knobs work."""
 
+import dataclasses
 import importlib.util
 import math
 import os
@@ -54,8 +55,8 @@ def test_the_page_loads_alone_without_a_complaint_and_fits(browser, page, width)
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_the_recorded_page_of_an_h200_loads_and_filters(browser, width):
-    path = Path(__file__).parents[3] / "docs/assets/h200-report.html"
+def test_the_recorded_page_of_an_h100_loads_and_filters(browser, width):
+    path = Path(__file__).parents[3] / "docs/assets/h100-report.html"
     assert path.stat().st_size <= LIMIT
     browser.open(path, width)
     assert browser.requests() == [path.as_uri()]
@@ -75,6 +76,33 @@ def test_a_page_with_a_name_of_120_letters_fits_400_pixels(browser, data, tmp_pa
     path.write_text(text.replace(name, "x" * 120), encoding="utf-8")
     browser.open(path, 400)
     assert browser.value("document.documentElement.scrollWidth") <= 400
+
+
+# The words of names that stand on several lines: those between two places where a line may end.
+BROKEN = """[...document.querySelectorAll('th[scope=row], .name b, h3 b')].flatMap(name => {
+  const found = [];
+  for (const node of name.childNodes) for (const word of (node.data || '').matchAll(/[^-\\s]+-?/g)) {
+    const range = document.createRange();
+    range.setStart(node, word.index);
+    range.setEnd(node, word.index + word[0].length);
+    if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1) found.push(word[0]);
+  }
+  return found;
+})"""
+
+
+def test_names_on_a_narrow_page_break_between_their_words(browser, data, tmp_path):
+    names = {
+        labs.MAIN.text: "deepseek-v3.2-serving.heads128/128x1x64k",
+        labs.TIED.text: "llama3-8b-append.page64/256x256",
+    }
+    path = tmp_path / "page.html"
+    path.write_text(render(dataclasses.replace(data, names=names)), encoding="utf-8")
+    browser.open(path, 400)
+    assert browser.value("document.body.textContent").count("heads128/128x1x64k") > 5
+    assert browser.value(BROKEN) == []
+    browser.value("document.querySelectorAll('.name b').forEach(b => { b.style.cssText = 'display:block;width:3em' })")
+    assert browser.value(BROKEN) != [], "the test sees a word that is broken"
 
 
 def test_the_page_cannot_fetch_even_when_told_to(browser, page):

@@ -266,6 +266,18 @@ def test_configs_to_counts_from_one():
     assert traces.configs_to(curve[:2], 1.0) is None
 
 
+def test_a_landscape_has_room_for_the_words_of_its_values(main):
+    words = ("substitution", "doubling")
+    configs = tuple((*config[:-1], words[i % 2]) for i, config in enumerate(main.configs))
+    long = dataclasses.replace(main, values=(*main.values[:-1], words), configs=configs)
+    picture = labs.tree([landscape._map(long, 0, len(long.knobs) - 1)])
+    gutter = picture.find(".//svg")
+    ends = {text.text: float(text.get("x")) for text in gutter.iter("text")}
+    assert set(ends) == set(words)
+    # A letter of this size is about 6 pixels wide.
+    assert 6.3 * len(words[0]) <= ends[words[0]] < float(gutter.get("width"))
+
+
 # --- Knobs ---
 
 
