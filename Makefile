@@ -1,5 +1,6 @@
 # make sweep      sweep a small grid on this machine: forward and backward, validated and timed
-# make test       everything CI runs: ruff, pyright, import-linter, pytest
+# make test       what CI runs on each version of Python and JAX: ruff, pyright, import-linter, pytest
+# make test-all   the same with the exhaustive tests
 # make test-fast  tests of the schema, packs, runtime, database, lookup and CLI, in under a minute
 # make soak       kill, crowd and fuzz databases, sweeps and packs for SOAK_S seconds each
 # make docs       regenerate the pages that are made from the code
@@ -32,7 +33,7 @@ EXTRA := $(if $(GPU),cuda,$(if $(TPU),tpu))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help sweep test test-fast soak lint format docs table site clean
+.PHONY: help sweep test test-all test-fast soak lint format docs table site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -67,8 +68,11 @@ lint: $(VENV)/.installed-dev
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-all: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m ""
+
 test-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow" $(FAST)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not exhaustive" $(FAST)
 
 soak: $(VENV)/.installed-dev
 	for script in kill_database kill_sweeps crowd fuzz_packs; do \

@@ -102,8 +102,14 @@ if TYPE_CHECKING:
     from attn_tune.api.serving.paged_append import paged_append as paged_append
     from attn_tune.api.serving.paged_decode import paged_decode as paged_decode
     from attn_tune.api.serving.ragged_paged import ragged_paged as ragged_paged
+    from attn_tune.api.sparse.compressed import (
+        compressed_attention as compressed_attention,
+        mean_pooling as mean_pooling,
+    )
     from attn_tune.api.sparse.indexer import indexer as indexer
     from attn_tune.api.sparse.indexer_topk import indexer_topk as indexer_topk
+    from attn_tune.api.sparse.native_sparse_attention import native_sparse_attention as native_sparse_attention
+    from attn_tune.api.sparse.select_blocks import select_blocks as select_blocks
     from attn_tune.api.sparse.sparse_mla import sparse_mla as sparse_mla
     from attn_tune.devices.environments import current_environment as current_environment
     from attn_tune.devices.identity import current_device as current_device

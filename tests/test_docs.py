@@ -249,6 +249,7 @@ def test_the_calls_of_linear_attention_run():
 def test_the_calls_of_sparse_attention_run():
     exec("".join(re.findall(r"```python\n(.*?)```", text("sparse-attention.md"), re.DOTALL)), names := {})
     assert names["out"].shape == (names["B"], names["N"], names["L"])
+    assert names["mixed"].shape == names["alone"].shape == names["query"].shape
 
 
 def test_every_measured_row_of_sparse_attention_is_recorded():
@@ -256,6 +257,22 @@ def test_every_measured_row_of_sparse_attention_is_recorded():
     fastest = [min(config["us"] for config in row["configs"]) for row in rows]
     quoted = re.findall(r"^\| `[^|]+ \| ([\d.]+ [mu]s)", text("sparse-attention.md"), re.MULTILINE)
     assert {*quoted} & {f"{us:.0f} us" if us < 1000 else f"{us / 1000:.2f} ms" for us in fastest} == {*quoted} > set()
+
+
+def test_every_measured_row_of_native_sparse_attention_is_recorded():
+    rows = json.loads((ROOT / "benchmarks/results/h100/native_sparse.json").read_text())["rows"]
+    points = {row["point"]: row["us"] for row in rows}
+    found = r"^\| (\d+k) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$"
+    quoted = re.findall(found, text("sparse-attention.md"), re.MULTILINE)
+    assert len(quoted) == 3
+    for length, *given in quoted:
+        measured = []
+        for direction in ("fwd", "bwd"):
+            us = points[f"{direction} {length} local"]
+            dense = min(us[name] for name in us if name.startswith("dense"))
+            ours = min(us[name] for name in us if not name.startswith("dense") and not name.endswith("alone"))
+            measured += [f"{ours / 1000:.2f}", f"{dense / 1000:.2f}"]
+        assert given == measured
 
 
 def test_every_measured_row_of_writing_a_cache_is_recorded():

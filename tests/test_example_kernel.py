@@ -33,9 +33,9 @@ def dense_kernel(tmp_path_factory):
     path = os.pathsep.join([str(folder), str(ROOT)])
     env = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
 
-    def run(*words):
+    def run(script, *words):
         done = subprocess.run(
-            [sys.executable, *words],
+            [sys.executable, "-c", script, *words],
             env=env,
             cwd=folder,
             capture_output=True,
@@ -43,14 +43,15 @@ def dense_kernel(tmp_path_factory):
             timeout=600,
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run
 
 
 def test_the_example_kernel_is_found_and_right(dense_kernel):
     words = ["validate", "-k", "dense", "--feature", "causal_longer", "--json"]
-    rows = json.loads(dense_kernel("-m", "attn_tune", *words))["validations"]
+    (answer,) = dense_kernel(_COMMANDS, json.dumps([words]))
+    rows = answer["validations"]
     assert {row["kernel"] for row in rows} == {"flash_attention/dense"}
     proven = {(row["problem"], row["direction"]): row for row in rows if row["status"] == "ok"}
     assert set(proven) >= {
@@ -62,27 +63,36 @@ def test_the_example_kernel_is_found_and_right(dense_kernel):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # other kernels of entry points go the same way in tests/probe_ops
 def test_the_example_kernel_goes_from_its_file_into_a_pack(dense_kernel):
     # Rows: 1 2. With the heads of other sweeps of the tests, whose feature problems then need not be compiled again.
     signature = "flash_attention/v1 b=2 t=2 s=2 n=4 k=2 h=32 v=32 dtype=float32 causal=1"
     where = ["--grid", signature, "--kernel", "dense", "--db", "lab.db", "--json"]
-    planned = json.loads(dense_kernel("-m", "attn_tune", "plan", *where))
-    assert [row["to_try"] for row in planned["kernels"]] == [2, 2]
     # Forward alone: a sweep of both takes twice as long and shows nothing more.
-    dense_kernel("-m", "attn_tune", "sweep", *where, "--direction", "fwd")
+    sweep = ["sweep", *where, "--direction", "fwd"]
     export = ["export", "dense.atpack", "--kernel", "dense", "--db", "lab.db", "--json"]
     # Allowed because other programs may run on this machine.
     export += ["--max-regret", "1000", "--allow-noisy"]
-    assert json.loads(dense_kernel("-m", "attn_tune", *export))
-    found = dense_kernel("-c", _LOOK_UP, signature)
-    answers = [json.loads(line) for line in found.splitlines()]
-    assert len(answers) == 1
-    for answer in answers:
-        assert answer["kernel"] == "dense"
-        assert answer["source"] == "dense 1"
-        assert answer["config"]["rows"] in (1, 2)
-        assert answer["is_right"]
+    planned, _, exported = dense_kernel(_COMMANDS, json.dumps([["plan", *where], sweep, export]))
+    assert [row["to_try"] for row in planned["kernels"]] == [2, 2]
+    assert exported
+    (answer,) = dense_kernel(_LOOK_UP, signature)
+    assert answer["kernel"] == "dense"
+    assert answer["source"] == "dense 1"
+    assert answer["config"]["rows"] in (1, 2)
+    assert answer["is_right"]
 
+
+# Several commands in one process, for each loads the same libraries. Prints a line of JSON for each.
+_COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from attn_tune.cli import app
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(app, words, prog_name="attn-tune")
+    assert done.exit_code == 0, (done.output, done.exception)
+    print(json.dumps(json.loads(done.stdout)))
+"""
 
 # A job: it uses the pack, asks what it says, and calls the op with it.
 _LOOK_UP = """

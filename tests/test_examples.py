@@ -21,6 +21,7 @@ def test_call_attention_prints_gradients_and_the_lookup():
     assert "xla" in out
 
 
+@pytest.mark.exhaustive  # its steps are those of the tutorial
 def test_a_swept_pack_answers_and_its_database_can_be_asked(tmp_path):
     out = run("tune_and_use", tmp_path)
     assert "out (2, 128, 4, 32)" in out
@@ -40,6 +41,7 @@ def test_sharded_attention_gathers_nothing():
     assert "all-gathers in the program: 0" in out
 
 
+@pytest.mark.exhaustive  # the call is proven by tests/api/test_ring_attention.py
 def test_a_layer_over_a_ring_has_the_loss_and_the_gradients_of_one_device():
     out = run("ring_attention")
     assert "loss and gradients are those of one device: True" in out
@@ -47,6 +49,7 @@ def test_a_layer_over_a_ring_has_the_loss_and_the_gradients_of_one_device():
     assert "lower after a step: True" in out
 
 
+@pytest.mark.exhaustive  # the calls are proven by tests/api
 def test_a_model_decodes_the_same_tokens_with_a_cache_on_one_device_and_on_eight():
     out = run("decode_model")
     assert "with a cache they are the same: True" in out
@@ -57,6 +60,7 @@ def test_a_model_decodes_the_same_tokens_with_a_cache_on_one_device_and_on_eight
     assert written == held
 
 
+@pytest.mark.exhaustive  # the calls are proven by tests/api
 def test_linear_layers_learn_and_decode_what_they_compute_at_once():
     for out in (run("gated_delta_layer"), run("kimi_delta_layer")):
         assert "lower: True" in out

@@ -17,7 +17,7 @@ FIELDS = (
     "has_sinks", "has_segments", "has_positions", "mask_dims", "bias_dims",
     "page_table", "kv_lens", "kv_dtype", "num_programs", "num_rows", "num_parts", "out_dtype",
     "mask_block_q", "mask_block_k", "block_dims", "block_mask",
-    "num_selected", "needs_lse", "block_q", "block_k", "block_kv", "head_dim_minor", "causal",
+    "num_selected", "block_size", "needs_lse", "block_q", "block_k", "block_kv", "head_dim_minor", "causal",
 )  # fmt: skip
 WORD = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join((*OPS, *OUTPUTS, *FIELDS))})(?![A-Za-z0-9_])")
 

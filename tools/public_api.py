@@ -2,12 +2,13 @@
 
     python tools/public_api.py --write
 
-Public are the names of ``attn_tune.__all__``, all that the pages import, and the modules for authors of ops and
-kernels. They are read from the source, so that annotations stay as they are written and a module that moves changes
-nothing. Without ``--write`` prints the difference, and exits with 1 if there is one.
+Public are the names of ``attn_tune.__all__``, all that the pages import, the modules for authors of ops and kernels,
+and the functions of other libraries. They are read from the source, so that annotations stay as they are written and a
+module that moves changes nothing. Without ``--write`` prints the difference, and exits with 1 if there is one.
 """
 
 import difflib
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ MODULES = (
     "attn_tune.api.call",
     "attn_tune.api.declaration",
 )
+# The functions of other libraries by their names: all that ``__all__`` lists.
+PACKAGES = ("attn_tune.integrations.ejkernel",)
 _IMPORT = re.compile(r"^from (attn_tune[\w.]*) import ([\w, ]+)$", re.MULTILINE)
 _STARS = {ParameterKind.var_positional: "*", ParameterKind.var_keyword: "**"}
 
@@ -42,6 +45,7 @@ def changes() -> str:
     return "\n".join(lines)
 
 
+@functools.cache
 def text() -> str:
     """The signature of every public name, in the order of the alphabet."""
     import attn_tune
@@ -56,6 +60,8 @@ def text() -> str:
     for module in MODULES:
         members = package[module.partition(".")[2]].members
         names |= {f"{module}.{n}" for n, m in members.items() if not (m.is_alias or n.startswith("_"))}
+    for exporting in PACKAGES:
+        names |= {f"{exporting}.{name}" for name in package[exporting.partition(".")[2]].exports or ()}
     lines = (line for name in sorted(names) for line in _lines(name, package[name.partition(".")[2]]))
     return "\n".join(lines) + "\n"
 

@@ -133,4 +133,6 @@ def _plan(request: SweepRequest, device: str | None) -> "tuple[Plan, Pace | None
 def _remark(kernel) -> str:
     if not kernel.runnable:
         return kernel.pruned[0].reason if kernel.pruned else "refused in an earlier run"
+    if kernel.far_behind:
+        return "far behind another kernel: its other configs are left out (--effort full tries them)"
     return "" if kernel.todo or kernel.finals else "finished"

@@ -8,7 +8,8 @@ Example: attn-tune report --format markdown > results.md
 
 import contextlib
 import enum
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,8 @@ def command(
     fmt = options.Format.JSON if json else fmt
     _check_page_options(html, section, fmt, interactive=interactive, overwrite=overwrite)
     alone = output.answers_alone() if html == STDOUT else contextlib.nullcontext()
-    with alone, open_lab(db) as database:
+    made = _library() if interactive else contextlib.nullcontext()
+    with alone, made as library, open_lab(db) as database:
         trials, imported = database.frame("trials"), database.frame("imported")
         found = database.decisions()
         narrowing = _narrowing(cases, trials, imported, device)
@@ -76,9 +78,9 @@ def command(
         if trials.empty and not found and imported.empty:
             raise NoDataError(f"{db} holds nothing that fits; 'attn-tune sweep' fills it")
         if html is not None:
-            names = {**selection.point_names(cases.grid), **(narrowing.problems or {})}
+            names = {**_names(trials, imported, cases.grid), **(narrowing.problems or {})}
             data = page_data(database, _winners(found), trials, imported, names, narrowing)
-            size = write_page(html, data, interactive=interactive)
+            size = write_page(html, data, library)
             if fmt is options.Format.JSON:
                 output.emit_json(path=html, bytes=size, trials=len(trials))
             elif html != STDOUT:
@@ -119,6 +121,12 @@ def _check_page_options(
         check_free(html, overwrite=overwrite)
 
 
+def _library() -> contextlib.AbstractContextManager[Callable[[], str]]:
+    from attn_tune.reports.page.interactive import begin_library
+
+    return begin_library(os.environ)
+
+
 def _narrowing(cases: Cases, trials: "pd.DataFrame", imported: "pd.DataFrame", device: str | None) -> Narrowing:
     return Narrowing(
         problems=cases.stored_points([*trials["signature"], *imported["signature"]]),
@@ -126,6 +134,10 @@ def _narrowing(cases: Cases, trials: "pd.DataFrame", imported: "pd.DataFrame", d
         directions=cases.stored_directions(trials["direction"]),
         device=selection.device(device) if device else None,
     )
+
+
+def _names(trials: "pd.DataFrame", imported: "pd.DataFrame", grid: list[str] | None) -> dict[str, str]:
+    return selection.point_names(grid, {*trials["signature"], *imported["signature"]})
 
 
 def _winners(found: list[Decision]) -> list[Decision]:
@@ -143,7 +155,7 @@ def _sections(
 ) -> "dict[Section, pd.DataFrame]":
     from attn_tune.reports import frames, predictions
 
-    names = {**selection.point_names(grid), **(narrowing.problems or {})}
+    names = {**_names(trials, imported, grid), **(narrowing.problems or {})}
     wanted = narrowing.problems or {
         text: names.get(text, text) for text in dict.fromkeys(d.signature.text for d in found)
     }

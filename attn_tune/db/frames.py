@@ -222,8 +222,9 @@ def _columns_of(texts: "pd.Series", prefix: str) -> "pd.DataFrame":
     """JSON objects as columns; the knobs of a part are called ``part.knob``."""
     import pandas as pd
 
-    objects = _objects(texts)
-    return pd.json_normalize([objects[text] for text in texts]).add_prefix(prefix).convert_dtypes()
+    codes, unique = pd.factorize(texts, use_na_sentinel=False)
+    wide = pd.json_normalize([json_object(text) for text in unique]).add_prefix(prefix)
+    return wide.iloc[codes].set_axis(texts.index).convert_dtypes()
 
 
 def _objects(texts: "pd.Series") -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Directories of a user's data and configuration (XDG base directories)."""
+"""Directories of a user's data, configuration and caches (XDG base directories)."""
 
 import os
 from collections.abc import Mapping
@@ -12,6 +12,11 @@ def data_directory(environ: Mapping[str, str]) -> str:
 def config_directory(environ: Mapping[str, str]) -> str:
     """``attn-tune`` under ``XDG_CONFIG_HOME``, which is ``~/.config`` unless set; ``""`` without a home."""
     return _own(environ, "XDG_CONFIG_HOME", ".config")
+
+
+def cache_directory(environ: Mapping[str, str]) -> str:
+    """``attn-tune`` under ``XDG_CACHE_HOME``, which is ``~/.cache`` unless set; ``""`` without a home."""
+    return _own(environ, "XDG_CACHE_HOME", ".cache")
 
 
 def _own(environ: Mapping[str, str], variable: str, *default: str) -> str:

@@ -1,14 +1,13 @@
 """Cascades over sharded heads on eight devices; prints each that is right and gathers nothing. A script."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import attn_tune
 from tests.api.cascades import assert_like, attended, draw
+from tests.api.sharded_cases import asked_for
 
 OWN = [3, 5, 1, 4]
 ENDS = np.array([0, 1, 6, 7, 9])
@@ -20,7 +19,7 @@ CASES = {
 
 
 def main():
-    for name, axis_type in itertools.product(CASES, (AxisType.Auto, AxisType.Explicit)):
+    for name, axis_type in asked_for():
         case, ends = CASES[name], jnp.asarray(ENDS) if name == "ragged" else None
         mesh = jax.make_mesh((8,), ("x",), axis_types=(axis_type,))
         cache = NamedSharding(mesh, P(None, None, "x", None))
@@ -40,7 +39,7 @@ def main():
         assert "all-gather" not in compiled.as_text()
         assert "x" in tuple(out.sharding.spec), out.sharding
         assert_like((np.asarray(out), np.asarray(lse)), attended(case, None if ends is None else ENDS))
-        print(name)
+        print(f"{name}-{axis_type.name}")
 
 
 if __name__ == "__main__":

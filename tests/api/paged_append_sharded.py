@@ -2,21 +2,21 @@
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from attn_tune.api.serving.paged_append import paged_append
 from attn_tune.ops.paged_append.features import samples
 from attn_tune.ops.paged_append.inputs import make_inputs
+from tests.api.sharded_cases import asked_for
 from tests.kernels.paged_append.numpy_append import assert_right
 
 
 def main():
-    cases = (("paged_at_edges", "heads"), ("int8_token", "heads"), ("contiguous_even", "sequences"))
-    for (name, cut), axis_type in itertools.product(cases, (AxisType.Auto, AxisType.Explicit)):
+    for name, axis_type in asked_for():
+        cut = "sequences" if name == "contiguous_even" else "heads"
         problem = samples()[name] if name in samples() else _even()
         operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
         mesh = jax.make_mesh((2,), ("x",), axis_types=(axis_type,))
@@ -44,8 +44,8 @@ def main():
         found = {"k": cache.k_pages, "v": cache.v_pages}
         if problem.kv_scale == "token":
             found |= {"k_scale": cache.k_scale, "v_scale": cache.v_scale}
-        assert_right(problem, operands, {name: np.asarray(x) for name, x in found.items()})
-        print(cut)
+        assert_right(problem, operands, {key: np.asarray(x) for key, x in found.items()})
+        print(f"{name}-{axis_type.name}")
 
 
 def _even():

@@ -1,16 +1,16 @@
 """Calls with sharded caches on two devices; prints what was cut of each that is right and gathers nothing. A script."""
 
 import functools
-import itertools
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from attn_tune.api.serving.mla_decode import mla_decode
 from attn_tune.api.serving.paged_decode import paged_decode
 from attn_tune.ops.paged_decode.features import samples
 from attn_tune.ops.paged_decode.inputs import make_inputs
+from tests.api.sharded_cases import asked_for
 from tests.kernels.paged_decode.dense_numpy import assert_right
 
 
@@ -23,8 +23,8 @@ def call(problem, o):
 
 
 def main():
-    cases = (("paged_at_edges", "heads"), ("contiguous_ragged", "sequences"), ("latent", "heads"))
-    for (name, cut), axis_type in itertools.product(cases, (AxisType.Auto, AxisType.Explicit)):
+    for name, axis_type in asked_for():
+        cut = "sequences" if name == "contiguous_ragged" else "heads"
         problem = samples()[name]
         operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
         mesh = jax.make_mesh((2,), ("x",), axis_types=(axis_type,))
@@ -45,7 +45,7 @@ def main():
         assert "all-gather" not in compiled.as_text()
         assert "x" in tuple(out.sharding.spec), out.sharding
         assert_right(problem, operands, {"out": np.asarray(out), "lse": np.asarray(lse)})
-        print(cut)
+        print(f"{name}-{axis_type.name}")
 
 
 if __name__ == "__main__":

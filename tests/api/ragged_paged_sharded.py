@@ -1,21 +1,20 @@
 """Ragged calls over sharded heads on two devices; prints each that is right and gathers nothing. A script."""
 
 import functools
-import itertools
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from attn_tune.api.serving.ragged_paged import ragged_paged
 from attn_tune.ops.ragged_paged.features import samples
 from attn_tune.ops.ragged_paged.inputs import make_inputs
+from tests.api.sharded_cases import asked_for
 from tests.kernels.ragged_paged.dense_numpy import assert_right
 
 
 def main():
-    names = ("paged_at_edges", "contiguous_ragged")
-    for name, axis_type in itertools.product(names, (AxisType.Auto, AxisType.Explicit)):
+    for name, axis_type in asked_for():
         problem = samples()[name]
         operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
         mesh = jax.make_mesh((2,), ("x",), axis_types=(axis_type,))
@@ -36,7 +35,7 @@ def main():
         assert "all-gather" not in compiled.as_text()
         assert "x" in tuple(out.sharding.spec), out.sharding
         assert_right(problem, operands, {"out": np.asarray(out), "lse": np.asarray(lse)})
-        print(name)
+        print(f"{name}-{axis_type.name}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 import attn_tune
 from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api.sharded_cases import kept
 from tests.several_devices import run_with_devices
 
 B, T, S, N, K, H = 2, 40, 56, 4, 2, 8
@@ -99,9 +100,9 @@ def test_vmap_folds_masks_into_the_batch():
 
 
 @pytest.mark.slow
-def test_sharded_batch_and_heads_are_not_gathered():
-    printed = run_with_devices(4, "-m", "tests.api.block_sparse_sharded")
-    assert printed.split() == ["shared", "shared", "both", "both", "specs"]
+@kept("shared-Explicit", "both-Auto", of=("shared", "both"))
+def test_sharded_batch_and_heads_are_not_gathered(cases):
+    assert run_with_devices(4, "-m", "tests.api.block_sparse_sharded", *cases).split() == [*cases, "specs"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 import attn_tune
 from attn_tune import UnsupportedError, UsageError, dot_product_attention
+from tests.chosen import chosen
 
 SPECS = 17
 CALLS = 15
@@ -94,7 +95,11 @@ def assert_same(got, want, tolerance):
     jax.tree.map(check, got, want)
 
 
-@pytest.mark.parametrize("number", range(SPECS))
+# These have every argument, each alignment of lengths, every window, and 16 bits.
+KEPT = (1, 4, 6, 8, 15, 12, 7)
+
+
+@pytest.mark.parametrize("number", chosen(range(SPECS), KEPT))
 def test_random_calls_equal_those_of_jax(number):
     rng = np.random.default_rng(number)
     spec = draw_spec(number, rng)

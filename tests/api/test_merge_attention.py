@@ -7,6 +7,7 @@ import pytest
 
 import attn_tune
 from attn_tune.schema.errors import UsageError
+from tests.api.sharded_cases import kept
 from tests.several_devices import run_with_devices
 
 N, V = 4, 16
@@ -96,9 +97,9 @@ def test_gradients_are_those_of_the_formula():
 
 
 @pytest.mark.slow
-def test_sharded_queries_and_heads_are_not_gathered():
-    printed = run_with_devices(4, "-m", "tests.api.merge_attention_sharded")
-    assert printed.split() == ["queries", "queries", "heads", "heads", "both", "both"]
+@kept("queries-Explicit", "both-Auto", of=("queries", "heads", "both"))
+def test_sharded_queries_and_heads_are_not_gathered(cases):
+    assert run_with_devices(4, "-m", "tests.api.merge_attention_sharded", *cases).split() == cases
 
 
 def test_vmap_folds_into_the_rows():

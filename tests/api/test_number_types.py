@@ -9,6 +9,7 @@ import pytest
 from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.ops.masks.mask_info import MaskInfo
+from tests.chosen import chosen
 
 B, T, S, N, K, H = 1, 4, 6, 2, 1, 4
 
@@ -64,12 +65,18 @@ def outputs_and_gradients(name, op, asarray):
 
 @pytest.mark.parametrize(
     ("op", "name"),
-    [
-        *(("flash", name) for name in CASES),
-        ("unnormalised", "sinks and bias"),
-        ("unnormalised", "cumulative"),
-        *(("dense", name) for name in ("sinks and bias", "mask", "lengths")),
-    ],
+    chosen(
+        [
+            *(("flash", name) for name in CASES),
+            ("unnormalised", "sinks and bias"),
+            ("unnormalised", "cumulative"),
+            *(("dense", name) for name in ("sinks and bias", "mask", "lengths")),
+        ],
+        [
+            *(("flash", name) for name in ("wide bias", "segments", "cumulative", "options")),
+            *(("unnormalised", "sinks and bias"), ("dense", "mask")),
+        ],
+    ),
 )
 def test_with_64_bit_types_and_numpy_arrays_all_is_as_without(op, name):
     # Compiled as a whole for the sake of time; numpy arrays that a function closes over reach the op as they are.

@@ -11,6 +11,7 @@ import attn_tune
 from attn_tune.ops.paged_append.features import samples
 from attn_tune.ops.paged_append.inputs import make_inputs
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api.sharded_cases import kept
 from tests.kernels.paged_append.numpy_append import assert_right
 from tests.several_devices import run_with_devices
 
@@ -106,9 +107,9 @@ def test_decoding_reads_what_was_written(dtype, most):
 
 
 @pytest.mark.slow
-def test_sharded_caches_are_not_gathered():
-    printed = run_with_devices(2, "-m", "tests.api.paged_append_sharded")
-    assert printed.split() == ["heads"] * 4 + ["sequences"] * 2
+@kept("int8_token-Auto", "contiguous_even-Explicit", of=("paged_at_edges", "int8_token", "contiguous_even"))
+def test_sharded_caches_are_not_gathered(cases):
+    assert run_with_devices(2, "-m", "tests.api.paged_append_sharded", *cases).split() == cases
 
 
 def test_elements_of_vmap_run_one_by_one():

@@ -12,6 +12,7 @@ import attn_tune
 from attn_tune.ops.paged_decode.features import samples
 from attn_tune.ops.paged_decode.inputs import make_inputs
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api.sharded_cases import kept
 from tests.kernels.paged_decode.dense_numpy import assert_right
 from tests.several_devices import run_with_devices
 
@@ -100,9 +101,12 @@ def test_halves_merged_by_their_lse_are_the_whole():
 
 
 @pytest.mark.slow
-def test_sharded_caches_are_not_gathered():
-    printed = run_with_devices(2, "-m", "tests.api.paged_decode_sharded")
-    assert printed.split() == ["heads", "heads", "sequences", "sequences", "heads", "heads"]
+@kept(
+    *("paged_at_edges-Auto", "contiguous_ragged-Explicit", "latent-Auto"),
+    of=("paged_at_edges", "contiguous_ragged", "latent"),
+)
+def test_sharded_caches_are_not_gathered(cases):
+    assert run_with_devices(2, "-m", "tests.api.paged_decode_sharded", *cases).split() == cases
 
 
 def test_elements_of_vmap_run_one_by_one():

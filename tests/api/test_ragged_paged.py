@@ -11,6 +11,7 @@ import attn_tune
 from attn_tune.ops.ragged_paged.features import samples
 from attn_tune.ops.ragged_paged.inputs import make_inputs
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api.sharded_cases import kept
 from tests.kernels.ragged_paged.dense_numpy import assert_right
 from tests.several_devices import run_with_devices
 
@@ -124,9 +125,9 @@ def test_one_new_token_of_each_sequence_is_decoding():
 
 
 @pytest.mark.slow
-def test_sharded_heads_gather_no_cache():
-    printed = run_with_devices(2, "-m", "tests.api.ragged_paged_sharded")
-    assert printed.split() == ["paged_at_edges", "paged_at_edges", "contiguous_ragged", "contiguous_ragged"]
+@kept("paged_at_edges-Auto", "contiguous_ragged-Explicit", of=("paged_at_edges", "contiguous_ragged"))
+def test_sharded_heads_gather_no_cache(cases):
+    assert run_with_devices(2, "-m", "tests.api.ragged_paged_sharded", *cases).split() == cases
 
 
 def test_a_derivative_is_refused_with_the_way_out():

@@ -129,6 +129,7 @@ def test_the_task_is_written_as_the_sweep_reads_it():
     ]
 
 
+@pytest.mark.exhaustive  # a sweep, of which only the report is new
 def test_a_real_sweep_and_peers_that_cannot_run_here(monkeypatch, capsys, tmp_path):
     """On the CPU: a backward in two launches, one of them with a config that is refused."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")

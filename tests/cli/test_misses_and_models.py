@@ -102,14 +102,18 @@ def test_a_program_without_a_known_call_is_an_error_on_stderr():
     assert "no call of an op" in result.stderr
 
 
-@pytest.mark.slow
-def test_a_flax_training_step_takes_its_configs_from_the_pack(monkeypatch, tmp_path):
-    """The whole loop at its smallest, forward: found in four ways, swept, exported, used. Both directions and every
-    form of the program are in ``benchmarks/model_to_pack.py``."""
+@pytest.fixture
+def flax_step(monkeypatch):
     monkeypatch.syspath_prepend("benchmarks")
     monkeypatch.setenv("FLAX_STEP_LAYERS", "1")
     monkeypatch.setenv("FLAX_STEP_LENGTH", "64")
     import flax_step
+
+    return flax_step
+
+
+@pytest.mark.slow
+def test_the_calls_of_a_flax_training_step_are_found_in_four_ways(flax_step, tmp_path):
     import jax
 
     found = []
@@ -122,6 +126,11 @@ def test_a_flax_training_step_takes_its_configs_from_the_pack(monkeypatch, tmp_p
             found.append((point["signature"], point["directions"], point["calls"]))
     assert found == [(TEXT, "fwd,bwd", 2)] * 4
 
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # sweep, export and lookup are those of every other sweep
+def test_a_flax_training_step_takes_its_configs_from_the_pack(flax_step, tmp_path):
+    """The loop at its smallest, forward. Both directions are in ``benchmarks/model_to_pack.py``."""
     before = flax_step.losses(flax_step.our_attention, steps=1)
     words = ("-k", "xla", "-d", "fwd", "--max-trials", "1", "--json")
     swept = run("sweep", "--from-fn", "flax_step:stock", *words)

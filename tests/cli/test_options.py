@@ -89,3 +89,12 @@ def test_names_of_points_cover_every_length():
     names = selection.point_names()
     text = selection.signature("llama3-8b/1x128k").signature.text
     assert names[text].startswith("llama3-8b/1x128k")
+
+
+@pytest.mark.parametrize("op", ["flash_attention", "gla"])
+def test_names_of_the_points_of_stored_problems_are_those_among_all_points(op):
+    every = {text: name for text, name in selection.point_names().items() if text.startswith(f"{op}/")}
+    assert every
+    found = selection.point_names(stored=[next(iter(every)), "not_installed/v1 t=1"])
+    assert {text: name for text, name in found.items() if text.startswith(f"{op}/")} == every
+    assert len(found) < len(selection.point_names())

@@ -104,7 +104,7 @@ def test_kernels_without_a_point_show_each_op():
     shown = {row["kernel"].partition("/")[0] for row in rows if row["direction"]}
     serving = {"paged_append", "paged_decode", "ragged_paged"}
     linear = {"gated_delta_rule", "gla", "kda", "linear_attention"}
-    sparse = {"indexer", "sparse_mla"}
+    sparse = {"indexer", "native_sparse_attention", "sparse_mla"}
     dense = {"attention", "block_sparse_attention", "flash_attention", "merge_attention"}
     assert shown == {*dense, *serving, *linear, *sparse}
 

@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from attn_tune.cli import app
+from attn_tune.runtime.active import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 # What takes time is proving: with the heads of other sweeps of the tests, whose feature problems then need not be
@@ -67,7 +71,7 @@ if "attn_tune.tuner.work.worker" in sys.orig_argv:
 
 
 @pytest.mark.slow
-def test_a_real_sweep_is_interrupted_and_continues(environment, tmp_path):
+def test_a_real_sweep_is_interrupted_and_continues(environment, monkeypatch, tmp_path):
     db = tmp_path / "lab.db"
     words = ("sweep", "-g", SIGNATURE, "-k", "flash_attention/xla", "-d", "fwd", "--db", db)
     words += ("--lease-folder", tmp_path / "leases")
@@ -90,15 +94,12 @@ def test_a_real_sweep_is_interrupted_and_continues(environment, tmp_path):
     assert "the same command continues" in out
     assert "Traceback" not in err
 
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
     def answer(*words):
-        done = subprocess.run(
-            command(*words, "--json"),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        assert done.returncode == 0, done.stderr
+        monkeypatch.setattr(settings, "_current", None)
+        done = CliRunner().invoke(app, [*map(str, words), "--json"], prog_name="attn-tune")
+        assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
     assert answer("status", "--db", db)["state"] == "interrupted"
@@ -111,7 +112,7 @@ def test_a_real_sweep_is_interrupted_and_continues(environment, tmp_path):
     pack = tmp_path / "packs" / "mine.atpack"
     pack.parent.mkdir()
     answer("export", pack, "--db", db, "--max-regret", "1000")
-    environment["ATTN_TUNE_PACKS"] = str(pack)
+    monkeypatch.setenv("ATTN_TUNE_PACKS", str(pack))
     explained = answer("explain", SIGNATURE, "-d", "fwd")["fwd"]
     assert explained["answer"]["config"] == decision["config"]
     assert explained["answer"]["rung"] == "exact"

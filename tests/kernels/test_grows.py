@@ -22,6 +22,8 @@ DEVICES = dict.fromkeys(("triton", "cute", "mosaic_gpu", "xla"), "nvidia-h200") 
 SPARSE = {
     "sparse_mla": "sparse_mla/v1 b=1 t=4096 s=4096 n=128 h=128 v=64 top=2048 dtype=bfloat16",
     "indexer": "indexer/v1 b=1 t=4096 s=4096 n=64 h=128 dtype=bfloat16",
+    "native_sparse_attention": "native_sparse_attention/v1 b=1 t=4096 s=4096 n=64 k=4 h=128 v=128 top=16 block=128"
+    " dtype=bfloat16",
 }
 SEARCHES = [
     (spec.id, direction, spec, search)

@@ -1,6 +1,17 @@
 """A faster interpreter of Triton, for scripts that run many cases."""
 
 import dataclasses
+import sys
+
+
+def name_of(case) -> str:
+    """The name of a case: itself, or the words of a tuple."""
+    return case if isinstance(case, str) else " ".join(map(str, case))
+
+
+def asked_for(cases) -> list:
+    """Those of ``cases`` whose names are the arguments of this process; all if it has none."""
+    return [case for case in cases if not sys.argv[1:] or name_of(case) in sys.argv[1:]]
 
 
 def prepare_language_once() -> None:

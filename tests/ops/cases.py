@@ -31,12 +31,16 @@ SIGNATURES = (
     "gla/v1 b=2 t=21 n=4 k=2 h=16 v=24 dtype=float32 state=both",
     "kda/v1 b=5 t=30 n=3 k=1 h=16 v=16 dtype=float32 state=out ragged=1 workload=mix",
     "sparse_mla/v1 b=2 t=5 s=40 n=4 h=48 v=32 top=12 dtype=bfloat16 sinks=1",
+    "native_sparse_attention/v1 b=2 t=30 s=40 n=4 k=2 h=16 v=24 top=3 block=16 dtype=bfloat16",
+    "native_sparse_attention/v1 b=3 t=40 s=40 n=4 k=2 h=16 v=16 top=2 block=16 dtype=float32 ragged=1 workload=random",
     "indexer/v1 b=2 t=9 s=40 n=4 h=16 dtype=float32",
     "foreign/v1 t=64",
     "probe_paged/v1 b=3 s=64 n=2 h=16 page=8 dtype=float32 workload=uni",
     "probe_recurrent/v1 b=2 t=32 n=2 k=8 v=16 dtype=float32 workload=reset",
     "probe_loss/v1 t=64 h=16 w=128 top=4 dtype=float32",
 )
+# The last of each op.
+OF_EACH_OP = tuple({text.partition("/")[0]: text for text in SIGNATURES}.values())
 
 
 def flash(T=4096, S=None, H=128, V=None, N=16, K=None, B=2, **flags) -> Problem:

@@ -12,12 +12,15 @@ from attn_tune.ops.contract import Problem, load
 from attn_tune.ops.registry import get_op, ops
 from attn_tune.ops.tolerance import compare
 from attn_tune.schema import UsageError
-from tests.ops.cases import CPU, SIGNATURES
+from tests.chosen import chosen
+from tests.ops.cases import CPU, OF_EACH_OP, SIGNATURES
 from tests.probe_ops.conftest import installed as installed
 
 pytestmark = pytest.mark.slow
 
 CASES = pytest.mark.parametrize("text", SIGNATURES)
+# One problem of each op; of others the kernels have tests of their own.
+COMPUTED = pytest.mark.parametrize("text", chosen(SIGNATURES, OF_EACH_OP))
 SEED = 3
 
 
@@ -70,6 +73,7 @@ def bits(array):
 def test_every_op_of_one_device_has_a_case():
     known = {text.partition("/")[0] for text in SIGNATURES}
     assert known == ops().keys() - {"probe_ring"}, "tests/ops/cases.py has a problem of each op"
+    assert {text.partition("/")[0] for text in OF_EACH_OP} == known
 
 
 @CASES
@@ -96,7 +100,7 @@ def test_gradients_and_updates_are_those_of_the_operands(text):
             assert {o.of for o in outputs if o.of} == differentiable
 
 
-@CASES
+@COMPUTED
 def test_inputs_are_those_of_their_seed_and_have_the_declared_operands(text):
     op, problem = problem_of(text)
     for direction in op.directions:
@@ -113,7 +117,7 @@ def test_inputs_are_those_of_their_seed_and_have_the_declared_operands(text):
             assert operand.dtype in ("", array.dtype.name), operand
 
 
-@CASES
+@COMPUTED
 def test_the_baseline_has_the_outputs_of_the_op_and_passes_its_own_rule(text):
     op, problem = problem_of(text)
     for direction in op.directions:
@@ -123,7 +127,7 @@ def test_the_baseline_has_the_outputs_of_the_op_and_passes_its_own_rule(text):
         assert all(error.ratio <= 1 for error in errors_of(text, direction, baseline))
 
 
-@CASES
+@COMPUTED
 def test_kernels_that_run_here_are_right(text):
     op, problem = problem_of(text)
     tried = 0

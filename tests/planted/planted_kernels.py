@@ -41,10 +41,8 @@ class BackwardConfig:
 WRONG = (
     "wrong",
     "wrong_on_odd",
-    "nan",
     "flaky",
     "missing_lse",
-    "raise_in_trace",
 )
 # Other defects are tried by ``planted_battery``. The last one is merely wrong, but the next config dies of what it
 # leaves behind. There are more feature problems.
@@ -117,9 +115,7 @@ NEEDS_OTHERS = Search(
     heuristic=lambda problem, device: ForwardConfig(),
     candidates={
         "": lambda problem, device: (
-            ForwardConfig(turn=2),
-            ForwardConfig(defect="wrong", turn=3),
-            ForwardConfig(defect="nan", turn=4),
+            ForwardConfig(defect="wrong", turn=2),
             ForwardConfig(defect="wrong_alone", turn=1),
         )
     },

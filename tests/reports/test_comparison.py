@@ -143,6 +143,6 @@ def test_a_page_without_verdicts_shows_the_pairs_and_what_would_decide_them():
     assert "No problem is faster or slower beyond noise." in text
     assert "2 within 1.0 %; 1 too few samples: 3." in text
     assert "<details open" in text
-    assert text.count("0.995 to 1.004; within 1.0 %") == 2
+    assert text.count("0.995 to 1.004; within 1.0\N{NO-BREAK SPACE}%") == 2
     assert text.count(needs) == 2
     assert "8 samples a side" in text

@@ -9,6 +9,8 @@ from attn_tune.commands.shared.output_file import write_text
 from attn_tune.schema import Decision
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
     from attn_tune.commands.shared.narrowing import Narrowing
@@ -60,20 +62,14 @@ def short_names(texts: list[str], names: Mapping[str, str]) -> dict[str, str]:
     return {**short_signatures(dict.fromkeys(texts)), **{text: names[text] for text in texts if text in names}}
 
 
-def write_page(path: Path, data: "PageData", *, interactive: bool) -> int:
-    """Write the page and return its size in bytes.
+def write_page(path: Path, data: "PageData", library: "Callable[[], str] | None") -> int:
+    """Write the page, with the library for interaction or without, and return its size in bytes.
 
     Raises:
-      UsageError: ``interactive``, and the library is not installed.
       StorageError: ``path`` cannot be written.
     """
     from attn_tune.reports.page.page import render
 
-    library = ""
-    if interactive:
-        from attn_tune.reports.page.interactive import library as bundle
-
-        library = bundle()
     page = render(data, library=library)
     if path == STDOUT:
         output.emit_bytes(page.encode())

@@ -90,12 +90,16 @@ def names_of(found: "Iterable[GridPoint]") -> dict[str, list[str]]:
     return names
 
 
-def point_names(grids: Sequence[str] | None = None) -> dict[str, str]:
-    """Names of grid points by signature text: of ``grids`` and of every preset, at every length."""
+def point_names(grids: Sequence[str] | None = None, stored: Iterable[str] | None = None) -> dict[str, str]:
+    """Names of grid points by signature text: of ``grids`` and of every preset, at every length.
+
+    With ``stored`` signatures those of other ops may be missing.
+    """
     from attn_tune.tuner.plan.grid import load_grid, preset_points
 
     own = [point for name in grids or () for point in load_grid(name, lengths=("all",)).points]
-    found = names_of([*own, *preset_points()])
+    ops = None if stored is None else {text.partition("/")[0] for text in stored}
+    found = names_of([*own, *preset_points(ops=ops)])
     return {text: brief("+".join(dict.fromkeys(names))) for text, names in found.items()}
 
 

@@ -286,7 +286,8 @@ def _guards(everything: Sequence[Decision], chosen: Sequence[Decision], selectio
 def _error(
     objections: Sequence[Objection],
     rows: int,
-    way_out: str = "sweep these again with --no-resume, select fewer rows, or ship them with --no-gate REASON",
+    way_out: str = "sweep these again, with --no-resume where they have a final, select fewer rows, or ship them with "
+    "--no-gate REASON",
 ) -> GateError:
     """An error of one sentence with the way out, and a list of the rows under it, by cause where there are several."""
     causes: dict[str, list[str]] = {}

@@ -6,7 +6,7 @@ Coordinates along x are percentages, so that a picture is as wide as its place a
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from attn_tune.reports.page.markup import Markup, element, joined, number, percent
+from attn_tune.reports.page.markup import Markup, element, joined, number, percent, unbroken
 from attn_tune.reports.page.scales import Scale
 
 
@@ -138,7 +138,7 @@ def row(name: Any, track: Markup, value: Any, *, class_: str = "", **more: Any) 
         "li",
         element("div", name, class_="name"),
         element("div", track, class_="lane"),
-        element("div", value, class_="value"),
+        element("div", unbroken(value), class_="value"),
         class_=f"row {class_}".strip(),
         **more,
     )

@@ -1,6 +1,7 @@
 """HTML and SVG elements as text. Everything that is not ``Markup`` is escaped."""
 
 import html
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,8 +70,20 @@ def percent(share: float) -> str:
 
 
 def breakable(name: str) -> Markup:
-    """The name of a problem, which a narrow screen breaks behind a slash before it breaks a number."""
-    return joined(name.split("/"), "/<wbr/>")
+    """The name of a problem or kernel, which a narrow screen breaks between its words before it breaks one of them."""
+    return joined(_BREAKS.split(name), "<wbr/>")
+
+
+# Behind a slash or an underscore, and behind the dot before a word, which is not that of a number. A browser breaks
+# behind a hyphen by itself.
+_BREAKS = re.compile(r"(?<=[/_])(?=.)|(?<=\.)(?=[a-z])")
+# The spaces between a number and its unit, and within an interval.
+_INNER = re.compile(r"(?<=[\d×]) (?=%|[nmu]?s\b|[kMGTP]?(?:FLOP|B)/s)|(?<=\d,) (?=[\d.]+\])")
+
+
+def unbroken(made: Markup) -> Markup:
+    """The elements, in whose texts no line break parts a figure from its unit."""
+    return Markup(_INNER.sub("\N{NO-BREAK SPACE}", made))
 
 
 def table(headers: Iterable[Any], rows: Iterable[Iterable[Any]], *, numeric: Iterable[int] = (), **more: Any) -> Markup:

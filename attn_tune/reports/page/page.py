@@ -5,13 +5,14 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.resources
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.reports.page import conditions, statuses
 from attn_tune.reports.page.data import PageData, how_many
-from attn_tune.reports.page.markup import Markup, element, joined
+from attn_tune.reports.page.markup import Markup, element, joined, unbroken
 from attn_tune.reports.page.parts import (
     coverage,
     evidence,
@@ -31,6 +32,7 @@ from attn_tune.schema import Rule, Status
 LIMIT, INTERACTIVE_LIMIT = 400_000, 1_500_000
 # What the head with its style, the scripts and the header take of it.
 AROUND = 26_000
+_OPTION = re.compile(r"(--\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +120,16 @@ _PARTS = (
 )
 
 
-def render(data: PageData, *, library: str = "") -> str:
-    """The page. With the text of a Vega bundle as ``library`` the landscapes can be brushed.
+def render(data: PageData, *, library: Callable[[], str] | None = None) -> str:
+    """The page. With a ``library``, which gives the text of a Vega bundle, the landscapes can be brushed.
 
     Equal frames give equal text: nothing depends on the time, on chance or on the order of sets.
     """
     found = searches(data.trials)
-    sections = _sections(data, found, has_library=bool(library))
+    sections = _sections(data, found, has_library=library is not None)
     scripts = [_asset("page.js")]
     if library:
-        scripts += [library, _asset("explore.js")]
+        scripts += [library(), _asset("explore.js")]
     main = element("main", _header(data, found), *sections, _footer(data), class_="page")
     body = element("body", statuses.patterns(), main, *(element("script", Markup(text)) for text in scripts))
     return f'<!doctype html>\n<html lang="en">{_head(scripts)}{body}</html>\n'
@@ -158,13 +160,15 @@ def _section(data: PageData, number: int, part: _Part, found: Sequence[Search], 
         content = make(data, found) if part.module in (traces, knobs) else make(data)
     rest = [f"{count} ({what})" for what, count in data.left_out.items() if count]
     words = f"Left out to keep the page small: {', '.join(rest)}. {data.widen}."
+    parts = enumerate(_OPTION.split(words))
+    whole = (element("span", word, class_="nb") if place % 2 else word for place, word in parts)
     heading = element("h2", element("span", number, class_="no"), part.module.TITLE, id=f"{part.anchor}-title")
     return element(
         "section",
         element("a", "↑ contents", href="#contents", class_="up"),
         heading,
-        element("p", part.how, class_="how"),
-        element("p", words, class_="left-out") if rest else None,
+        unbroken(element("p", part.how, class_="how")),
+        element("p", *whole, class_="left-out") if rest else None,
         *content,
         id=part.anchor,
         aria_labelledby=f"{part.anchor}-title",

@@ -59,6 +59,28 @@ class Search:
         """The fastest time, nanoseconds; infinite where all failed."""
         return min(self.times)
 
+    @functools.cached_property
+    def losses(self) -> tuple[tuple[float, ...], ...]:
+        """Of each of ``knobs``, for each of its values: by what share the best config with it is slower than the best.
+
+        The other knobs are chosen again for each value, from what was tried; infinite where everything with it failed.
+        """
+        found = [dict.fromkeys(values, math.inf) for values in self.values]
+        for config, time in zip(self.configs, self.times, strict=True):
+            for best, value in zip(found, config, strict=True):
+                if time < best[value]:
+                    best[value] = time
+        return tuple(tuple(time / self.best - 1 for time in best.values()) for best in found)
+
+    @functools.cached_property
+    def by_worth(self) -> tuple[int, ...]:
+        """The places of the knobs, the one that matters most first.
+
+        That is the one with the largest median of ``losses``, in which a failure and more than 1 count as 1.
+        """
+        worth = [sorted(min(loss, 1.0) for loss in found)[len(found) // 2] for found in self.losses]
+        return tuple(sorted(range(len(worth)), key=lambda knob: (-worth[knob], self.knobs[knob])))
+
     @property
     def kernel_words(self) -> tuple[str, ...]:
         """Kernel without its op, direction and part."""
@@ -143,25 +165,3 @@ def _order(value: Any) -> tuple[int, float, str]:
         # An integer may be larger than any float.
         return 1, math.inf if value > 1e300 else -math.inf if value < -1e300 else float(value), str(value)
     return 2, 0.0, str(value)
-
-
-def losses(search: Search, knob: int) -> list[float]:
-    """For each value of a knob: by what share the best config with it is slower than the best of all.
-
-    The other knobs are chosen again for each value, from what was tried; infinite where everything with it failed.
-    """
-    best = dict.fromkeys(search.values[knob], math.inf)
-    for config, time in zip(search.configs, search.times, strict=True):
-        best[config[knob]] = min(best[config[knob]], time)
-    return [time / search.best - 1 for time in best.values()]
-
-
-def worth(search: Search, knob: int) -> float:
-    """A measure of how much a knob matters: the median of its ``losses``, a failure and a slower one counting as 1."""
-    found = sorted(min(loss, 1.0) for loss in losses(search, knob))
-    return found[len(found) // 2]
-
-
-def by_worth(search: Search) -> list[int]:
-    """The places of the knobs, the one that matters most first."""
-    return sorted(range(len(search.knobs)), key=lambda knob: (-worth(search, knob), search.knobs[knob]))

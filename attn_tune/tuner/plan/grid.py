@@ -6,7 +6,7 @@ signature's own names; what it leaves out is at its default. Lengths are the op'
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,9 @@ def _unknown(text: str, own: Sequence[GridPoint], candidates: Sequence[GridPoint
     return UsageError(f"unknown grid point {text!r}; {near or known}{end}")
 
 
-def preset_points(lengths: Sequence[str] = ()) -> tuple[GridPoint, ...]:
+def preset_points(lengths: Sequence[str] = (), *, ops: Collection[str] | None = None) -> tuple[GridPoint, ...]:
     """The points of every preset with these lengths, all of them without any; equal shapes are not joined.
+    Presets that name none of ``ops`` are left out, and what these need is not loaded.
 
     Raises:
       UsageError: no preset has a point of such lengths, or a word is none.
@@ -127,7 +128,8 @@ def preset_points(lengths: Sequence[str] = ()) -> tuple[GridPoint, ...]:
     refusal: UsageError | None = None
     for path in sorted(FOLDER.glob("*.toml")):
         try:
-            points += _read(path, lengths or (ALL,)).points
+            if ops is None or any(f'"{op}"' in path.read_text("utf-8") for op in ops):
+                points += _read(path, lengths or (ALL,)).points
         except UsageError as error:  # It has no such lengths; another preset may.
             refusal = error
     if refusal and not points:

@@ -60,6 +60,8 @@ class KernelPlan:
     Attributes:
       heuristic: the untuned config.
       parts: the plans of the parts; none for a kernel that cannot run the case.
+      tries_all: its configs are tried however far behind another kernel it is.
+      far_behind: the rest of its configs is left out for that reason.
     """
 
     case: Case
@@ -74,6 +76,8 @@ class KernelPlan:
     finals: bool = True
     allow_nondeterministic: bool = True
     allow_unproven: bool = False
+    tries_all: bool = True
+    far_behind: bool = False
     prior: Callable[[str], Prior] = field(default=lambda part: Prior(), compare=False)
 
     @property

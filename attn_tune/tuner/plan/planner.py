@@ -15,6 +15,7 @@ from attn_tune.schema.errors import NoDataError, UnsupportedError
 from attn_tune.schema.signature import Signature
 from attn_tune.schema.trial import WHOLE, Stage, Status, Trial
 from attn_tune.tuner.plan.case import Case, GridPoint, make_cases
+from attn_tune.tuner.plan.far_behind import without_far_behind
 from attn_tune.tuner.plan.hints import Proposal, proposed
 from attn_tune.tuner.plan.plan import CasePlan, ConfigDict, KernelPlan, PartPlan, Plan
 from attn_tune.tuner.plan.strategies.effort import Effort
@@ -104,6 +105,7 @@ class _Planner:
             # A library's is what JAX itself would run.
             allow_nondeterministic=self.allow_nondeterministic or spec.backend in LIBRARIES,
             allow_unproven=self.allow_unproven,
+            tries_all=self.effort.tries_all,
             prior=functools.partial(self._prior, spec.id, case, environment),
         )
 
@@ -208,7 +210,7 @@ def make_plan(
         ]
         plans = tuple(planner.kernel(case, spec) for spec in specs)
         if plans:
-            cases.append(CasePlan(case=case, kernels=plans))
+            cases.append(without_far_behind(CasePlan(case=case, kernels=plans)))
     if not cases:
         raise NoDataError("nothing to sweep: no grid point is of an op that the chosen kernels do")
     return Plan(device=device, cases=tuple(cases))

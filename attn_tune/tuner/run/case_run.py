@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, Stage, Trial
+from attn_tune.tuner.plan.far_behind import fastest_known
 from attn_tune.tuner.plan.plan import CasePlan, KernelPlan
 from attn_tune.tuner.plan.remaining_case import remaining
 from attn_tune.tuner.plan.strategies.space import Strategy
@@ -82,10 +84,17 @@ class CaseRun:
         self._counted = self.plan.todo - left
 
     def _searches_and_finals(self) -> Iterator[Event]:
-        searches = []
+        searches: list[KernelSearch] = []
         runnable = [kernel for kernel in self.plan.kernels if kernel.runnable]
         for kernel, following in zip(runnable, [*runnable[1:], None], strict=True):
             search = self._search(kernel)
+            search.rival_ns = min(
+                (
+                    *(ns for other in searches for ns in other.proven.times.values()),
+                    *(fastest_known(other) for other in runnable[len(searches) + 1 :]),
+                ),
+                default=math.inf,
+            )
             if following:
                 search.after = functools.cache(self._search(following).opening)
             searches.append(search)

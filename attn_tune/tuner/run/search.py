@@ -16,6 +16,7 @@ from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
 from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
 from attn_tune.tuner.plan.dominance import Exhausted
+from attn_tune.tuner.plan.far_behind import is_far_behind
 from attn_tune.tuner.plan.plan import KernelPlan, PartPlan
 from attn_tune.tuner.plan.small_problems import features_for, unproven
 from attn_tune.tuner.plan.strategies.space import Batch, Prior, Space, Strategy, send
@@ -52,6 +53,7 @@ class KernelSearch:
       policy: numbers of samples.
       strategy: the order in which candidates are tried.
       expect: gets the configs that will come, so that an executor can prepare for them.
+      rival_ns: the time of the fastest proven config of another kernel on the case, in nanoseconds.
       after: what comes when this search has ended; passed to ``expect`` behind its own configs.
       whole: times of whole configs that are right on the case.
       proven: those of them that passed the feature problems.
@@ -73,6 +75,7 @@ class KernelSearch:
     policy: MeasurePolicy
     strategy: Strategy
     expect: Callable[[Sequence[ConfigRef]], object] = lambda refs: None
+    rival_ns: float = math.inf
     after: Callable[[], Sequence[ConfigRef]] = tuple
     whole: PartResults = field(default_factory=PartResults)
     proven: PartResults = field(default_factory=PartResults)
@@ -125,7 +128,8 @@ class KernelSearch:
             self._expect(whole + self._feature_refs(composed))
             for config in composed:
                 yield from self._try_whole(config)
-        if self.plan.finals:
+        # What is far behind takes no place in the finals but the untuned config's.
+        if self.plan.finals and not self.is_far_behind:
             yield from self._prove_fastest()
 
     def finalists(self) -> list[Mapping[str, Any]]:
@@ -143,6 +147,11 @@ class KernelSearch:
     def nanoseconds_of(self, config: Mapping[str, Any]) -> float:
         """The time that the search saw of a right whole config."""
         return self.whole.times[config_digest(config)]
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether the rest of the kernel's configs is left out; see ``plan.far_behind``."""
+        return not self.plan.tries_all and is_far_behind(self.whole.times.values(), self.rival_ns)
 
     def opening(self) -> list[ConfigRef]:
         """First configs of the search: for preparing while another case has its finals. Nothing is run."""
@@ -208,6 +217,8 @@ class KernelSearch:
                 digest = config_digest(candidate)
                 ruled_out = len(self._exhausted(part.part).known)
                 if digest not in part.tried:
+                    if part.part == WHOLE and self.is_far_behind:
+                        return
                     yield from attempt(candidate)
                 if len(self._exhausted(part.part).known) > ruled_out:
                     # What cannot fit either need not be compiled ahead.

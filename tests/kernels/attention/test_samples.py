@@ -11,6 +11,7 @@ from attn_tune.ops import tolerance
 from attn_tune.ops.attention.features import samples
 from attn_tune.ops.attention.op import OP
 from attn_tune.ops.contract import load
+from tests.chosen import chosen
 
 SAMPLES = samples()
 
@@ -20,7 +21,21 @@ def test_each_sample_is_a_problem_of_its_own():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize(
+    "name",
+    chosen(
+        SAMPLES,
+        (
+            "bfloat16",
+            "causal_longer_keys",
+            "causal_longer_queries",
+            "window",
+            "mask",
+            "bias_shared_batch",
+            "everything",
+        ),
+    ),
+)
 def test_the_kernel_is_right_on_each_sample_in_both_directions(name):
     problem, cpu = SAMPLES[name], device_from_kind("cpu")
     spec = get_kernel("attention/xla")

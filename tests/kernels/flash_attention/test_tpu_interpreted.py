@@ -16,6 +16,7 @@ from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import (
 from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.reference import baseline, reference
+from tests.chosen import chosen
 from tests.kernels.flash_attention import dense_numpy
 from tests.kernels.flash_attention.dense_inputs import (
     assert_close,
@@ -82,8 +83,8 @@ def layouts(case):
     return dict.fromkeys(("q_layout", "k_layout", "v_layout"), SEQ_MINOR) if case.turned else {}
 
 
-RUNS = [
-    pytest.param(spec, case, direction, id=f"{spec.name}-{case.name}-{direction}")
+RUNS = {
+    f"{spec.name}-{case.name}-{direction}": (spec, case, direction)
     for spec, case, direction in (
         (SPLASH, HIDDEN_ROWS, "fwd"),
         (SPLASH, HIDDEN_ROWS, "bwd"),
@@ -97,11 +98,16 @@ RUNS = [
         (FLASH, MASK, "fwd"),
         (FLASH, SEGMENTS, "bwd"),
     )
+}
+KEPT = [
+    *("pallas_tpu_splash-hidden_rows-fwd", "pallas_tpu_splash-window-bwd", "pallas_tpu_splash-segments-fwd"),
+    *("pallas_tpu_splash_fused-segments-bwd", "pallas_tpu_flash-bias-bwd", "pallas_tpu_flash-mask-fwd"),
 ]
 
 
-@pytest.mark.parametrize(("spec", "case", "direction"), RUNS)
-def test_outputs_and_gradients_are_right(spec, case, direction):
+@pytest.mark.parametrize("name", chosen(RUNS, KEPT))
+def test_outputs_and_gradients_are_right(name):
+    spec, case, direction = RUNS[name]
     p = in_float32(case.problem)
     operands, inputs = backward_inputs(p)
     config = (forward_config if direction == "fwd" else backward_config)(spec, case)
@@ -114,8 +120,8 @@ def test_outputs_and_gradients_are_right(spec, case, direction):
         got, expected = run(spec, "bwd", p, config, inputs), dense_numpy.gradients(p, inputs)
         names = ("dq", "dk", "dv", *(("dbias",) if p.bias_dims else ()))
     assert set(got) == set(names)
-    for name in names:
-        assert_close(got[name], expected[name], relative=2e-5, name=name)
+    for output in names:
+        assert_close(got[output], expected[output], relative=2e-5, name=output)
 
 
 # The scale is no power of two: splash attention by itself would round the scaled query, which the lse shows.

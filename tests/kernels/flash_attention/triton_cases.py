@@ -1,5 +1,5 @@
 """The cases of the Triton kernels. Run as a script under ``TRITON_INTERPRET=1`` it prints the errors of each kernel
-and case as JSON; its arguments are names of cases, "tested" for what the tests run, or none for all with all kernels.
+and case as JSON; its arguments are pairs such as "full triton", or none for all cases with all kernels.
 
 A script because the interpreter has to be chosen before the kernels are imported, and the tests of the compiled
 kernels need them not interpreted.
@@ -9,13 +9,12 @@ import functools
 import itertools
 import json
 import os
-import sys
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from attn_tune.ops.flash_attention.problem import Problem
-from tests.kernels.triton_interpreter import prepare_language_once
+from tests.kernels.triton_interpreter import asked_for, prepare_language_once
 
 # (block_q, block_k); two tilings of one problem meet every edge in different places.
 ONE = ((32, 16),)
@@ -302,7 +301,30 @@ def _run_split(p, tile, operands, back, turn):
 
 
 RUNS = {"triton": _run_triton, "triton_fused": _run_fused, "triton_split": _run_split}
-TESTED = tuple((case.name, kernel) for case in CASES for kernel in RUNS if kernel == "triton" or case.name in OTHERS)
+PAIRS = tuple((case.name, kernel) for case in CASES for kernel in RUNS if kernel == "triton" or case.name in OTHERS)
+# The others are exhaustive.
+TESTED = {
+    *(
+        f"{name} triton"
+        for name in (
+            "full-odd", "causal-more-keys", "causal-more-rows-than-keys", "one-row", "one-key", "window-two-sided",
+            "window-hides-rows", "mask-11t1", "mask-bnts-batches", "bias-b11s", "bias-1n11", "bias-infinite",
+            "segments-long-window", "segments-mixed", "segments-padding", "lengths", "lengths-cap-dropout",
+            "lengths-column-bias", "positions-window", "sinks-minus-infinity", "soft-cap-saturated",
+            "dropout-gqa-causal", "head-dim-odd", "zero-scale", "large-logits", "float16", "float32-default",
+            "logits-bfloat16", "logits-float16-cap", "everything", "everything-bfloat16",
+        )
+    ),
+    *(
+        f"{name} {kernel}"
+        for kernel in ("triton_fused", "triton_split")
+        for name in (
+            "one-row", "window-hides-rows", "mask-bnts-batches", "bias-infinite", "segments-mixed",
+            "lengths-cap-dropout", "positions-window", "sinks-hidden-rows", "dropout-gqa-causal", "head-dim-odd",
+            "large-logits", "float16", "everything", "everything-bfloat16",
+        )
+    ),
+}  # fmt: skip
 
 
 def distance(got: np.ndarray, expected: np.ndarray) -> float:
@@ -316,12 +338,12 @@ def distance(got: np.ndarray, expected: np.ndarray) -> float:
     return worst if np.isfinite(worst) else float("inf")
 
 
-def main(*names: str) -> None:
+def main() -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1")
     prepare_language_once()
     cases = {case.name: case for case in CASES}
-    for name, kernel in TESTED if names == ("tested",) else itertools.product(names or cases, RUNS):
+    for name, kernel in asked_for(tuple(itertools.product(cases, RUNS))):
         try:
             result = {"errors": errors(cases[name], kernel)}
         except Exception as error:  # one broken case must not hide the others; its own test fails with this
@@ -330,4 +352,4 @@ def main(*names: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,6 +1,6 @@
 """Cases of the Triton kernels of linear attention. Run as a script in Triton's interpreter it prints which are right.
 
-Names may be given. All take a minute and a half; the tests run those that have most features together.
+Names may be given. All take a minute and a half; `make test` runs those that have most features together.
 """
 
 import importlib

@@ -10,6 +10,7 @@ from attn_tune.kernels.paged_append.xla.config import Config
 from attn_tune.kernels.paged_append.xla.kernel import forward
 from attn_tune.ops.paged_append.features import samples
 from attn_tune.ops.paged_append.inputs import make_inputs
+from tests.chosen import chosen
 from tests.kernels.paged_append.numpy_append import assert_right
 
 NAMES = (
@@ -39,7 +40,16 @@ def case(name):
     return problem, make_inputs(problem, "fwd", 1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    chosen(
+        NAMES,
+        (
+            *("contiguous_at_edges", "one_token_pages", "ragged_contiguous", "head_first", "wider_values"),
+            *("float8_token_interleaved", "int8_tensor", "everything"),
+        ),
+    ),
+)
 def test_every_byte_is_right(name):
     problem, operands = case(name)
     assert_right(problem, operands, jax.jit(functools.partial(forward, problem, Config()))(operands))

@@ -20,6 +20,16 @@ CASES = (
     ("int8_token", 8),
     ("everything", 4),
 )
+# The others are exhaustive.
+TESTED = (
+    "contiguous_at_edges 4",
+    "many_sequences 64",
+    "head_first 8",
+    "odd_heads 4",
+    "float8_token_interleaved 8",
+    "int8_tensor 8",
+    "everything 4",
+)
 
 
 def problem_of(name):
@@ -34,10 +44,10 @@ def main():
     from attn_tune.kernels.paged_append.triton.forward import forward
     from attn_tune.ops.paged_append.inputs import make_inputs
     from tests.kernels.paged_append.numpy_append import assert_right
-    from tests.kernels.triton_interpreter import prepare_language_once
+    from tests.kernels.triton_interpreter import asked_for, prepare_language_once
 
     prepare_language_once()
-    for name, rows in CASES:
+    for name, rows in asked_for(CASES):
         problem = problem_of(name)
         operands = make_inputs(problem, "fwd", 1)
         config = Config(block_rows=rows, num_warps=4)

@@ -11,6 +11,7 @@ from attn_tune.kernels.paged_decode.xla.kernel import forward
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.paged_decode.features import samples
 from attn_tune.ops.paged_decode.inputs import make_inputs
+from tests.chosen import chosen
 from tests.kernels.paged_decode.dense_numpy import assert_right
 
 NAMES = (
@@ -33,7 +34,16 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    chosen(
+        NAMES,
+        (
+            *("contiguous_ragged", "head_first", "sinks_window_queries", "float8_token_interleaved", "int8_token"),
+            *("everything", "latent", "latent_everything"),
+        ),
+    ),
+)
 def test_rows_are_right(name):
     problem = samples()[name]
     operands = make_inputs(problem, "fwd", 1)

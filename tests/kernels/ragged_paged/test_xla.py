@@ -11,6 +11,7 @@ from attn_tune.kernels.ragged_paged.xla.kernel import forward
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.ragged_paged.features import samples
 from attn_tune.ops.ragged_paged.inputs import make_inputs
+from tests.chosen import chosen
 from tests.kernels.ragged_paged.dense_numpy import assert_right
 
 NAMES = (
@@ -36,7 +37,16 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    chosen(
+        NAMES,
+        (
+            *("contiguous_ragged", "head_first", "sinks_window_queries", "float8_token_interleaved", "int8_token"),
+            *("prompts", "not_causal_mixed", "everything"),
+        ),
+    ),
+)
 def test_rows_are_right(name):
     problem = samples()[name]
     operands = make_inputs(problem, "fwd", 1)

@@ -1,31 +1,19 @@
 """The Triton kernel of ``sparse_mla`` in Triton's interpreter against numpy."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.kernels.sparse_mla.triton_cases import CASES
+from tests.chosen import chosen
+from tests.kernels.interpreted import run_selected
+from tests.kernels.sparse_mla.triton_cases import CASES, TESTED
+from tests.kernels.triton_interpreter import name_of
 
 
 @pytest.fixture(scope="module")
-def verdicts():
-    """The line of each case: the interpreter is chosen before the kernel is imported."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.sparse_mla.triton_cases"],
-        env=os.environ | {"TRITON_INTERPRET": "1", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
+def verdicts(request):
+    return run_selected(request, "tests.kernels.sparse_mla.triton_cases")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "heads", "keys", "splits"), CASES)
-def test_the_interpreted_sparse_mla_is_right(name, heads, keys, splits, verdicts):
-    assert [line for line in verdicts if line.startswith(f"{name} {heads} {keys} {splits} ")] == [
-        f"{name} {heads} {keys} {splits} right"
-    ]
+@pytest.mark.parametrize("name", chosen(map(name_of, CASES), TESTED))
+def test_the_interpreted_sparse_mla_is_right(name, verdicts):
+    assert [line for line in verdicts if line.startswith(f"{name} ")] == [f"{name} right"]

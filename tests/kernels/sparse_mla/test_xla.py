@@ -10,6 +10,7 @@ from attn_tune.kernels.sparse_mla.xla.config import Config
 from attn_tune.kernels.sparse_mla.xla.kernel import forward
 from attn_tune.ops.sparse_mla.features import samples
 from attn_tune.ops.sparse_mla.inputs import make_inputs
+from tests.chosen import chosen
 from tests.kernels.sparse_mla.dense_numpy import assert_right
 
 
@@ -20,7 +21,10 @@ def case(name):
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("edges", 4), ("edges_any", 16), ("more_indices_than_keys", 1), ("one_query", 4096), ("everything", 4)],
+    chosen(
+        [("edges", 4), ("edges_any", 16), ("more_indices_than_keys", 1), ("one_query", 4096), ("everything", 4)],
+        [("edges_any", 16), ("more_indices_than_keys", 1), ("everything", 4)],
+    ),
 )
 def test_rows_of_sparse_mla_are_right(name, rows):
     problem, operands = case(name)

@@ -1,4 +1,4 @@
-"""The recurrences in numpy and float64: one sequence, one value head and one token after the other."""
+"""The recurrences in numpy and float64: one sequence and one token after the other."""
 
 import numpy as np
 
@@ -11,16 +11,20 @@ def recurrence(problem, operands):
     if o.initial_state is not None:
         states = np.array(o.initial_state, np.float64)
     out = np.zeros((*p.rows, p.num_value_heads, p.v_head_dim))
+    ends = np.asarray(o.cu_seqlens).tolist() if p.ragged else None
     for b in range(p.batch):
-        row, begin, end = (0, *o.cu_seqlens[b : b + 2]) if p.ragged else (b, 0, p.length)
-        for n in range(p.num_value_heads):
-            state, head = states[b, n], n // p.group_size
-            for t in range(int(begin), int(end)):
-                gate = 0.0 if g is None else g[n] if p.gate == "constant" else g[row, t, n]
-                state *= np.exp(gate if np.ndim(gate) == 0 else gate[:, None])
-                update = v[row, t, n]
-                if p.has_delta:
-                    update = (update - state.T @ k[row, t, head]) * (1.0 if beta is None else beta[row, t, n])
-                state += np.outer(k[row, t, head], update)
-                out[row, t, n] = p.scale * state.T @ q[row, t, head]
+        row, begin, end = (0, *ends[b : b + 2]) if ends else (b, 0, p.length)
+        state = states[b]
+        for t in range(begin, end):
+            queries, keys = (x[row, t].repeat(p.group_size, 0) for x in (q, k))
+            if g is not None:
+                gates = g if p.gate == "constant" else g[row, t]
+                # One number for each value head, or for each channel of its keys.
+                state *= np.exp(gates).reshape(p.num_value_heads, -1, 1)
+            update = v[row, t]
+            if p.has_delta:
+                strength = 1.0 if beta is None else beta[row, t][:, None]
+                update = strength * (update - np.einsum("nhv,nh->nv", state, keys))
+            state += keys[:, :, None] * update[:, None]
+            out[row, t] = p.scale * np.einsum("nhv,nh->nv", state, queries)
     return out, states

@@ -124,8 +124,8 @@ def classes(root, name) -> list[ElementTree.Element]:
 
 
 def words(element) -> str:
-    """All text of an element."""
-    return "".join(element.itertext())
+    """All text of an element; that some of its spaces keep a line together is left out."""
+    return "".join(element.itertext()).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def share(text) -> float:

@@ -1,11 +1,14 @@
 """The page in a browser: no request, no complaint, the filter and the choice of knobs work."""
 
+import dataclasses
 import importlib.util
 import math
+import os
 from pathlib import Path
 
 import pytest
 
+from attn_tune.reports.page.interactive import begin_library
 from attn_tune.reports.page.page import INTERACTIVE_LIMIT, LIMIT, render
 from attn_tune.reports.page.parts import landscape
 from attn_tune.reports.page.searches import searches
@@ -52,8 +55,8 @@ def test_the_page_loads_alone_without_a_complaint_and_fits(browser, page, width)
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_the_recorded_page_of_an_h200_loads_and_filters(browser, width):
-    path = Path(__file__).parents[3] / "docs/assets/h200-report.html"
+def test_the_recorded_page_of_an_h100_loads_and_filters(browser, width):
+    path = Path(__file__).parents[3] / "docs/assets/h100-report.html"
     assert path.stat().st_size <= LIMIT
     browser.open(path, width)
     assert browser.requests() == [path.as_uri()]
@@ -73,6 +76,33 @@ def test_a_page_with_a_name_of_120_letters_fits_400_pixels(browser, data, tmp_pa
     path.write_text(text.replace(name, "x" * 120), encoding="utf-8")
     browser.open(path, 400)
     assert browser.value("document.documentElement.scrollWidth") <= 400
+
+
+# The words of names that stand on several lines: those between two places where a line may end.
+BROKEN = """[...document.querySelectorAll('th[scope=row], .name b, h3 b')].flatMap(name => {
+  const found = [];
+  for (const node of name.childNodes) for (const word of (node.data || '').matchAll(/[^-\\s]+-?/g)) {
+    const range = document.createRange();
+    range.setStart(node, word.index);
+    range.setEnd(node, word.index + word[0].length);
+    if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1) found.push(word[0]);
+  }
+  return found;
+})"""
+
+
+def test_names_on_a_narrow_page_break_between_their_words(browser, data, tmp_path):
+    names = {
+        labs.MAIN.text: "deepseek-v3.2-serving.heads128/128x1x64k",
+        labs.TIED.text: "llama3-8b-append.page64/256x256",
+    }
+    path = tmp_path / "page.html"
+    path.write_text(render(dataclasses.replace(data, names=names)), encoding="utf-8")
+    browser.open(path, 400)
+    assert browser.value("document.body.textContent").count("heads128/128x1x64k") > 5
+    assert browser.value(BROKEN) == []
+    browser.value("document.querySelectorAll('.name b').forEach(b => { b.style.cssText = 'display:block;width:3em' })")
+    assert browser.value(BROKEN) != [], "the test sees a word that is broken"
 
 
 def test_the_page_cannot_fetch_even_when_told_to(browser, page):
@@ -131,10 +161,9 @@ def test_what_is_drawn_by_a_script_is_what_was_drawn_before(browser, page):
 
 @pytest.mark.skipif(importlib.util.find_spec("vl_convert") is None, reason="the extra 'report' is not installed")
 def test_the_interactive_page_draws_and_follows_a_choice_without_a_request(browser, data, tmp_path):
-    from attn_tune.reports.page.interactive import library
-
     path = tmp_path / "page.html"
-    text = render(data, library=library())
+    with begin_library({**os.environ, "XDG_CACHE_HOME": str(tmp_path)}) as library:
+        text = render(data, library=library)
     assert len(text.encode()) < INTERACTIVE_LIMIT
     path.write_text(text, encoding="utf-8")
     browser.open(path)

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
 import pytest
@@ -282,21 +281,3 @@ def test_a_narrower_page_holds_only_what_was_asked_for(lab, tmp_path):
     text = path.read_text()
     assert "not_installed" in text
     assert "flash_attention" not in text
-
-
-def test_without_the_library_the_error_says_how_to_get_it(lab, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    result = run("--db", lab, "--html", tmp_path / "page.html", "--interactive")
-    assert result.exit_code == 2
-    assert "attn-tune[report]" in result.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_library_is_inlined_and_cannot_leave_its_element(lab, tmp_path, monkeypatch):
-    bundle = "window.vegaEmbed = () => '</script><b>';"
-    monkeypatch.setitem(sys.modules, "vl_convert", types.SimpleNamespace(javascript_bundle=lambda snippet: bundle))
-    path = tmp_path / "page.html"
-    assert run("--db", lab, "--html", path, "--interactive").exit_code == 0
-    reader = Reader(path.read_text())
-    assert any("window.vegaEmbed" in s and "<\\/script>" in s for s in reader.scripts)
-    assert any(e.get("id") == "vega" for _, e in reader.elements)

@@ -20,7 +20,7 @@ from attn_tune.reports.page.parts import (
     speedups,
     traces,
 )
-from attn_tune.reports.page.searches import by_worth, losses, searches
+from attn_tune.reports.page.searches import searches
 from attn_tune.schema import Status
 from attn_tune.schema.words import duration
 from tests.db.facts import DEVICE
@@ -266,6 +266,18 @@ def test_configs_to_counts_from_one():
     assert traces.configs_to(curve[:2], 1.0) is None
 
 
+def test_a_landscape_has_room_for_the_words_of_its_values(main):
+    words = ("substitution", "doubling")
+    configs = tuple((*config[:-1], words[i % 2]) for i, config in enumerate(main.configs))
+    long = dataclasses.replace(main, values=(*main.values[:-1], words), configs=configs)
+    picture = labs.tree([landscape._map(long, 0, len(long.knobs) - 1)])
+    gutter = picture.find(".//svg")
+    ends = {text.text: float(text.get("x")) for text in gutter.iter("text")}
+    assert set(ends) == set(words)
+    # A letter of this size is about 6 pixels wide.
+    assert 6.3 * len(words[0]) <= ends[words[0]] < float(gutter.get("width"))
+
+
 # --- Knobs ---
 
 
@@ -274,15 +286,15 @@ def test_a_loss_is_that_of_the_best_config_with_the_value(data, main):
     best = trials["median_us"].min()
     for place, knob in enumerate(main.knobs):
         by_value = trials.groupby(f"cfg_{knob}")["median_us"].min() / best - 1
-        assert losses(main, place) == pytest.approx([by_value[value] for value in main.values[place]])
+        assert main.losses[place] == pytest.approx([by_value[value] for value in main.values[place]])
 
 
 def test_the_knob_that_matters_most_comes_first(data, main):
-    assert main.knobs[by_worth(main)[0]] == "block_q"
+    assert main.knobs[main.by_worth[0]] == "block_q"
     root = labs.tree(knobs.part(data, [main]))
     assert next(labs.words(e) for e in root.iter("dt")) == "block_q"
     chips = labs.classes(root, "chip")
-    expected = [knobs.loss_words(loss) for place in by_worth(main) for loss in losses(main, place)]
+    expected = [knobs.loss_words(loss) for place in main.by_worth for loss in main.losses[place]]
     assert [labs.words(list(chip)[1]) for chip in chips] == expected
     assert sum("is-untuned" in chip.get("class") for chip in chips) == len(main.knobs)
 

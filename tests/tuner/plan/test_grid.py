@@ -38,7 +38,7 @@ SERVING = [name for name in grid_names() if name.endswith("-serving") and name n
 RAGGED = [name for name in grid_names() if name.endswith("-ragged")]
 APPEND = [name for name in grid_names() if name.endswith("-append")]
 CASCADE = ("llama3-8b-merge", "llama3-8b-prefix")
-BLOCKS = "llama3-8b-blocks"
+BLOCKS, NATIVE = "llama3-8b-blocks", "nsa-64k"
 # Value heads, key heads and widths of whole layers, by how the names of layers begin.
 LINEARS = {
     "qwen3-next-linear": {"wide": (64, 16, 128, 128), "": (32, 16, 128, 128)},
@@ -57,7 +57,7 @@ LINEAR = [name for name in grid_names() if name.removesuffix("-steps") in LINEAR
 SPARSE_HEADS = {"deepseek-v3.2": (128, 64), "glm-5": (64, 32)}
 SPARSE = [name for name in grid_names() if name.endswith(("-sparse", "-indexer"))]
 _SMOKE = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
-_OTHERS = (*_SMOKE, *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR, BLOCKS, *SPARSE)
+_OTHERS = (*_SMOKE, *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR, BLOCKS, NATIVE, *SPARSE)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
@@ -165,6 +165,15 @@ def test_grid_of_blocks_has_the_published_heads_or_half_of_them():
         assert (values["k"], values["h"], values["v"]) == (kv_heads // share, width, width)
         assert values["t"] == values["s"]
     assert {p.signature.values.get("workload") for p in points} == {None, "documents", "local"}
+
+
+def test_native_sparse_preset_has_the_heads_and_blocks_of_the_paper():
+    points = load_grid(NATIVE, lengths=("all",)).points
+    for point in points:
+        values = point.signature.values
+        assert (values["n"], values["k"], values["v"], values["top"]) == (64, 4, 128, 16)
+        assert values["t"] == values["s"]
+    assert {p.signature.values["h"] for p in points} == {128, 192}
 
 
 @pytest.mark.parametrize("name", MODELS)

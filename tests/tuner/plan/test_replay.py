@@ -10,6 +10,7 @@ from attn_tune.tuner.plan.strategies.effort import STRATEGIES, StrategyName
 from attn_tune.tuner.plan.strategies.space import Space
 from tests.tuner.plan.flash_model import recorded_cases
 
+PARTS = ["", *(pytest.param(part, marks=pytest.mark.exhaustive) for part in ("dq", "dkv"))]
 CANDIDATES = [{"size": s} for s in range(10)]
 TIMES = {config_digest(c): 100.0 - c["size"] for c in CANDIDATES[:8]}
 
@@ -64,7 +65,7 @@ def reaches_target(name: StrategyName, part: str, every: int = 1) -> bool:
     return quantile(regrets, 0.5) <= 0.01 and quantile(regrets, 0.95) <= 0.03
 
 
-@pytest.mark.parametrize("part", ["", "dq", "dkv"])
+@pytest.mark.parametrize("part", PARTS)
 def test_strategies_that_learn_reach_the_target_and_those_that_do_not_fail_it(part):
     assert reaches_target(StrategyName.PORTFOLIO, part)
     assert reaches_target(StrategyName.SURROGATE, part, every=8)
@@ -102,7 +103,7 @@ def test_hints_have_every_time_or_only_the_winner_or_none(hints):
         assert told == ({best: case.best_ns} if hints is Hints.WINNERS else {})
 
 
-@pytest.mark.parametrize("part", ["", "dq", "dkv"])
+@pytest.mark.parametrize("part", PARTS)
 def test_winners_alone_are_worth_more_than_nothing(part):
     cases = [case for case in recorded_cases() if case.part == part]
     strategy = STRATEGIES[StrategyName.PORTFOLIO]

@@ -155,7 +155,7 @@ def test_a_helper_lowers_the_same_program_as_this_process(compile_ahead, clean_e
 
 def test_a_compiler_error_is_the_configs_own_outcome(compile_ahead, clean_environment):
     one = compile_ahead(cores=3)
-    big = ref_of("fwd", block_q=128, block_k=128, num_stages=8, num_warps=8)
+    big = ref_of("fwd", block_q=32, block_k=64, num_stages=8, num_warps=4)
     huge = dataclasses.replace(big, problem=dataclasses.replace(PROBLEM, head_dim=128, v_head_dim=128))
     odd = ref_of("fwd", num_warps=3)
     one.expect([huge, odd], H200)

@@ -15,12 +15,17 @@ from attn_tune.tuner.run import executor as executor_module
 from attn_tune.tuner.run.process import WorkerProcess
 from tests.patience import until
 from tests.planted.planted_battery import FAULTS, PatientExecutor, request, run_battery
+from tests.selected import values_asked_for
 
 LANES = 2
-# Each costs two workers and is seen as another one is: a fault of the processor, an exit, a compiler that does not
-# end, a lack of memory. ``make soak`` has them too.
-ALIKE = {"abort_in_run", "exit_in_trace", "loop_in_compile", "memory_error"}
-ROWS = [fault for fault in FAULTS if "cpu" in fault.platforms and fault.name not in ALIKE]
+# Each costs two workers and is seen as another one is: a fault of the processor, an exit, a lack of memory, a program
+# that does not end.
+ALIKE = {
+    *("abort_in_run", "sys_exit_in_trace", "exit_in_trace", "loop_in_compile", "memory_error", "illegal_access"),
+    "hang_in_compile",
+}
+ROWS = [fault for fault in FAULTS if "cpu" in fault.platforms]
+NAMES = [pytest.param(f.name, marks=[pytest.mark.exhaustive] if f.name in ALIKE else []) for f in ROWS]
 # More than a worker needs, less than an eater takes.
 WORKER = Limits(memory_gib=1.5)
 ENVIRONMENT = {"PLANTED_GIB": str(WORKER.memory_gib), "JAX_PLATFORMS": "cpu"}
@@ -53,8 +58,8 @@ def counted_workers(monkeypatch) -> Iterator[list[WorkerProcess]]:
 
 
 @pytest.fixture(scope="module")
-def battery(planted, point, device) -> Battery:
-    """Every row, in a few executors at once, for most of the time is spent waiting."""
+def battery(request, planted, point, device) -> Battery:
+    """Every row, in a few executors at once, for most of the time is spent waiting; ``ALIKE`` only if asked for."""
     battery = Battery()
 
     def run_lane(faults) -> None:
@@ -68,7 +73,9 @@ def battery(planted, point, device) -> Battery:
                     battery.strays = [pid for pid in processes_of(run_id) if pid != mine]
         battery.expected_workers.append(1 + sum(fault.lost for fault in faults))
 
-    lanes = [ROWS[i::LANES] for i in range(LANES)]
+    asked = values_asked_for(request, "name")
+    rows = [fault for fault in ROWS if fault.name in asked or fault.name not in ALIKE]
+    lanes = [rows[i::LANES] for i in range(LANES)]
     with pytest.MonkeyPatch.context() as patch, counted_workers(patch) as started:
         with ThreadPoolExecutor(LANES) as pool:
             list(pool.map(run_lane, lanes))
@@ -86,7 +93,7 @@ def processes_of(run_id: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", [fault.name for fault in ROWS])
+@pytest.mark.parametrize("name", NAMES)
 def test_each_fault_is_named_and_harms_no_other_config(battery, name):
     result = battery.results[name]
     assert result.outcome.status is result.fault.status, result.outcome.reason

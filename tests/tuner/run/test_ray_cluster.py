@@ -21,7 +21,9 @@ from attn_tune.tuner.run.progress import Progress, ProgressKind
 from attn_tune.tuner.run.sweep import sweep
 from tests.patience import PATIENCE_S, until
 
+# The loss of an actor and of a node is proven with stand-ins in test_ray_executor.py and test_fleet.py.
 pytestmark = [
+    pytest.mark.exhaustive,
     pytest.mark.ray,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (the extra 'ray')"),
 ]

@@ -22,6 +22,53 @@ def test_a_strategy_decides_what_is_tried(plan_for):
     assert tried != sorted(tried)
 
 
+def sizes_by_kernel(executor):
+    return {name: [r.ref.config["size"] for r in executor.runs if r.ref.kernel.endswith(name)] for name in "kz"}
+
+
+def test_a_kernel_that_is_far_behind_another_is_not_searched_further(plan_for):
+    sizes = [5, 6, 7, 8, 9]
+    effort = Effort(strategy=StrategyName.PORTFOLIO)
+    specs = [one_launch("k", sizes), one_launch("z", sizes)]
+    times = {("k", "", s): 100_000 for s in [4, *sizes]}
+
+    def swept(slowness, effort, **earlier):
+        executor = ReplayExecutor(times | {("z", "", s): slowness for s in [4, *sizes]})
+        plan = plan_for(*specs, effort=effort, **earlier)
+        trials = [e for e in sweep(plan, executor, strategy=effort.search) if isinstance(e, Trial)]
+        return sizes_by_kernel(executor), trials, plan
+
+    tried, trials, _ = swept(401_000, effort)
+    assert tried == {"k": [4, *sizes], "z": [4, 5, 6, 7]}
+    # Its untuned config has a place in the finals all the same.
+    assert {t.config["size"] for t in trials if t.stage is Stage.FINAL and t.kernel.endswith("z")} == {4}
+    assert swept(399_000, effort)[0]["z"] == [4, *sizes]
+    assert swept(401_000, Effort())[0]["z"] == [4, *sizes]
+
+    def known(kernel, *_):
+        return [t for t in trials if t.kernel == kernel]
+
+    stored = {
+        "measured": lambda kernel, *_: {(t.part, t.config_digest): t.status for t in known(kernel)},
+        "history": known,
+    }
+    again, _, plan = swept(401_000, effort, **stored)
+    assert again == {"k": [], "z": []}
+    assert plan.cases[0].finished
+    assert swept(401_000, Effort(), **stored)[0] == {"k": [], "z": [8, 9]}
+
+
+def test_a_kernel_is_far_behind_only_what_is_proven_right(plan_for):
+    sizes = [5, 6, 7, 8, 9]
+    effort = Effort(strategy=StrategyName.PORTFOLIO)
+    times = {("k", "", s): 100_000 for s in [4, *sizes]} | {("z", "", s): 900_000 for s in [4, *sizes]}
+    executor = ReplayExecutor(times, wrong_on_features=[4, *sizes])
+    list(
+        sweep(plan_for(one_launch("k", sizes), one_launch("z", sizes), effort=effort), executor, strategy=effort.search)
+    )
+    assert sizes_by_kernel(executor)["z"] == [4, *sizes]
+
+
 def in_twos(space):
     """Candidates two by two; ends once a pair brings nothing."""
     best = math.inf

@@ -17,7 +17,7 @@
     const knobs = search.k, ink = colour("--ink"), line = colour("--line"), muted = colour("--muted");
     const brushed = knobs.map((_, i) => `c${i}`);
     const sort = (knob) => search.v[knobs.indexOf(knob)];
-    const width = Math.max(200, Math.min(440, place.clientWidth - 150));
+    const width = Math.max(200, Math.min(440, place.clientWidth - 180));
     const bars = (knob, i) => ({
       width: 150, height: 90,
       params: [{ name: brushed[i], select: { type: "point", encodings: ["x"], toggle: "true" } }],
@@ -57,7 +57,7 @@
             transform: [{ filter: "datum.ratio != null" }, { calculate: "log(datum.ratio) / LN2", as: "doublings" }],
             mark: "bar",
             encoding: {
-              x: { field: "ratio", type: "quantitative", bin: { maxbins: 40 }, title: "times the best" },
+              x: { field: "ratio", type: "quantitative", bin: { maxbins: 40 }, title: "times the best", axis: { labelOverlap: "greedy", labelSeparation: 8 } },
               y: { aggregate: "count", title: "configs" },
               color: { condition: { param: "near", value: colour("--accent") }, value: line },
             } },

@@ -60,8 +60,12 @@
     }
     return found;
   };
+  // As in landscape.py.
+  const longest = (values) => Math.max(...values.map((value) => value.length));
+  const gutterOf = (values) => Math.min(150, Math.max(62, 10 + 7 * longest(values)));
+  const widthOf = (values) => Math.max(34, 6 * longest(values) + 6);
   const draw = (search, x, y) => {
-    const columns = search.v[x], lines = y < 0 ? [""] : search.v[y], cell = 26, left = 62;
+    const columns = search.v[x], lines = y < 0 ? [""] : search.v[y], cell = 26, left = gutterOf(lines);
     const height = cell * lines.length, cells = new Map(), outlines = [];
     for (const [places, value] of configs(search)) {
       const key = places[x] + columns.length * (y < 0 ? 0 : places[y]);
@@ -104,7 +108,7 @@
     });
     picture.append(...outlines);
     const heat = make("div", { class: "heat" }, gutter, picture);
-    heat.style.minWidth = `${left + 34 * columns.length}px`;
+    heat.style.minWidth = `${left + widthOf(columns) * columns.length}px`;
     const foot = make("p", { class: "axes" }, ...(y < 0 ? [] : [make("span", {}, `↑ ${search.k[y]}`)]),
       make("span", {}, `${search.k[x]} →`), make("span", {}, `times in ${name}`));
     return [heat, foot];

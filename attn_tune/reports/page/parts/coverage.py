@@ -7,7 +7,7 @@ import pandas as pd
 
 from attn_tune.reports.page.coverage_cells import State
 from attn_tune.reports.page.data import PageData, fitting, rows_of
-from attn_tune.reports.page.markup import Markup, details, element
+from attn_tune.reports.page.markup import Markup, breakable, details, element
 from attn_tune.schema.words import counted
 
 TITLE = "Which problems are tuned?"
@@ -79,7 +79,7 @@ def _table(data: PageData, columns: list[tuple[str, str]], lines: list[Markup]) 
 
 def _line(data: PageData, text: str, columns: list[tuple[str, str]], by_key: dict[Any, Any]) -> Markup:
     name = data.name(text)
-    head = element("th", name, scope="row", title=text if text != name else None)
+    head = element("th", breakable(name), scope="row", title=text if text != name else None)
     boxes = [_cell(data, by_key.get((text, way, device)), device) for device, way in columns]
     return element("tr", head, *boxes, **data.marks(signature=text))
 
@@ -107,4 +107,4 @@ def _reasons(data: PageData, rows: pd.DataFrame) -> Markup:
 def _reason(data: PageData, row: Any) -> Markup:
     words = f" {row.direction} · {row.device} · {row.state}: {row.note}"
     marks = data.marks(signature=row.signature, device=row.device)
-    return element("li", element("b", data.name(row.signature)), words, **marks)
+    return element("li", element("b", breakable(data.name(row.signature))), words, **marks)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from attn_tune.reports.page.data import PageData, fitting
 from attn_tune.reports.page.markup import Markup, element
 from attn_tune.reports.page.parts.landscape import bin_of, value_words
-from attn_tune.reports.page.searches import Search, by_worth, losses
+from attn_tune.reports.page.searches import Search
 
 TITLE = "What is each knob worth?"
 BUDGET = 28_000
@@ -27,14 +27,13 @@ def _card(data: PageData, search: Search) -> Markup:
     return element(
         "div",
         element("h3", data.label(search.signature, *search.kernel_words, device=search.device)),
-        element("dl", *(_knob(search, knob) for knob in by_worth(search)), class_="knobs"),
+        element("dl", *(_knob(search, knob) for knob in search.by_worth), class_="knobs"),
         class_="card",
         **data.marks(signature=search.signature, device=search.device),
     )
 
 
 def _knob(search: Search, knob: int) -> Markup:
-    found = losses(search, knob)
     default = search.configs[search.default][knob] if search.default is not None else _NOTHING
     chips = [
         element(
@@ -44,7 +43,7 @@ def _knob(search: Search, knob: int) -> Markup:
             class_=f"chip {_shade(loss)}{' is-untuned' if value == default and type(value) is type(default) else ''}",
             title=_spoken(search.knobs[knob], value_words(value), loss),
         )
-        for value, loss in zip(search.values[knob], found, strict=True)
+        for value, loss in zip(search.values[knob], search.losses[knob], strict=True)
     ]
     return Markup(element("dt", search.knobs[knob]) + element("dd", *chips))
 

@@ -8,7 +8,7 @@ from typing import Any
 from attn_tune.reports.page import draw
 from attn_tune.reports.page.data import PageData, fitting
 from attn_tune.reports.page.markup import Markup, element
-from attn_tune.reports.page.searches import Search, by_worth
+from attn_tune.reports.page.searches import Search
 from attn_tune.reports.page.statuses import FAILURES, commonest, hatch, word
 from attn_tune.schema import Status
 from attn_tune.schema.words import counted, duration
@@ -61,7 +61,7 @@ def bin_of(ratio: float) -> int:
 
 
 def _card(data: PageData, search: Search, place: int) -> Markup:
-    x, *others = by_worth(search)
+    x, *others = search.by_worth
     y = others[0] if others else None
     best = f"best {duration(search.best)}" if math.isfinite(search.best) else "all failed"
     failed = sum(not math.isfinite(t) for t in search.times)
@@ -82,19 +82,19 @@ def _map(search: Search, x: int, y: int | None) -> Markup:
     left, drawn, height = draw_map(search, x, y)
     about = f"{search.knobs[x]} across" + (f", {search.knobs[y]} up" if y is not None else "")
     label = f"best time by {about}; the other knobs chosen again for each cell"
-    gutter = element("svg", *left, width=LABELS, height=height, aria_hidden="true")
+    gutter = element("svg", *left, width=left_of(search, y), height=height, aria_hidden="true")
     names = [
         element("span", f"↑ {search.knobs[y]}") if y is not None else None,
         element("span", f"{search.knobs[x]} →"),
     ]
     foot = element("p", *names, element("span", f"times in {unit_of(search.best)[1]}"), class_="axes")
     picture = draw.svg(*drawn, height=height, label=label)
-    width = f"min-width:{LABELS + 34 * len(search.values[x])}px"
+    width = f"min-width:{left_of(search, y) + _width(search.values[x]) * len(search.values[x])}px"
     return Markup(element("div", gutter, picture, class_="heat", style=width) + foot)
 
 
 def draw_map(search: Search, x: int, y: int | None) -> tuple[list[Markup], list[Markup], int]:
-    """The heat map of knobs ``x`` and ``y``: what stands in a gutter of ``LABELS`` pixels, the cells, the height."""
+    """The heat map of knobs ``x`` and ``y``: what stands in the gutter, the cells, the height."""
     cells = grid(search, x, y)
     columns, lines = search.values[x], search.values[y] if y is not None else (None,)
     height = CELL * len(lines)
@@ -108,13 +108,26 @@ def draw_map(search: Search, x: int, y: int | None) -> tuple[list[Markup], list[
         draw.words((place + 0.5) / len(columns), height + 14, value_words(value), class_="tick")
         for place, value in enumerate(columns)
     ]
-    at = {"x": LABELS - 6, "text_anchor": "end", "class_": "tick"}
+    at = {"x": left_of(search, y) - 6, "text_anchor": "end", "class_": "tick"}
     left = [
         element("text", value_words(value), y=height - CELL * (place + 0.5) + 4, **at)
         for place, value in enumerate(lines)
         if y is not None
     ]
     return left, made, height + 18
+
+
+def left_of(search: Search, y: int | None) -> int:
+    """The width of the gutter in pixels, in which the values of knob ``y`` stand."""
+    return LABELS if y is None else min(150, max(LABELS, 10 + 7 * _longest(search.values[y])))
+
+
+def _width(values: Sequence[Any]) -> int:
+    return max(34, 6 * _longest(values) + 6)
+
+
+def _longest(values: Sequence[Any]) -> int:
+    return max(len(value_words(value)) for value in values)
 
 
 def _cell(
@@ -224,7 +237,7 @@ def _compact(data: PageData, search: Search) -> Mapping[str, Any]:
         for knob, values in enumerate(search.values):
             number = number * len(values) + places[knob][config[knob]]
         rows += [number, round(1000 * time / search.best) if math.isfinite(time) else -1 - _CODES.index(status)]
-    order = by_worth(search)
+    order = search.by_worth
     words = [data.name(search.signature), *search.kernel_words, search.device if len(data.devices) > 1 else ""]
     return {
         "n": " · ".join(filter(None, words)),

@@ -8,7 +8,7 @@ import pandas as pd
 
 from attn_tune.reports.page import conditions, draw
 from attn_tune.reports.page.data import PageData, fitting, rows_of
-from attn_tune.reports.page.markup import Markup, details, element, table
+from attn_tune.reports.page.markup import Markup, breakable, details, element, table
 from attn_tune.reports.page.scales import Scale, spanning
 from attn_tune.schema import Stage
 from attn_tune.schema.conditions import Conditions
@@ -210,7 +210,7 @@ def _phase_row(data: PageData, row: Any, scale: Scale) -> Markup:
             )
         )
         start += value
-    name = Markup(element("b", row.kernel) + element("span", row.device, class_="sub"))
+    name = Markup(element("b", breakable(row.kernel)) + element("span", row.device, class_="sub"))
     value = Markup(
         element("b", duration(row.total * 1e9)) + element("span", counted(int(row.trials), "trial"), class_="sub")
     )

@@ -82,6 +82,11 @@ class Effort:
         """The strategy itself, after what was proposed."""
         return hinted_first(STRATEGIES[self.strategy])
 
+    @property
+    def tries_all(self) -> bool:
+        """Whether every config is asked for, those of a kernel that is far behind another one too."""
+        return self.strategy is StrategyName.EXHAUSTIVE
+
     def limit(self, size: int) -> int:
         """The number of ``size`` candidates that are evaluated at most, over all runs."""
         share = size if size <= SMALL_SPACE else max(_LEAST, math.ceil(self.share * size))

@@ -43,9 +43,7 @@ def linear_spec(
             ),
         },
         unsupported=unsupported,
-        # Backwards are behind XLA's: they are right on an H100, and were not timed there since states have two parts.
-        # A sweep may choose them.
-        priority={"cuda": lambda problem, direction, device: 10 if direction == "fwd" else -1},
+        priority={"cuda": 10},
         requires=("triton",),
         extra="cuda",
         summary=summary,

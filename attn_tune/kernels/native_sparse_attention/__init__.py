@@ -1,0 +1,1 @@
+"""Kernels of ``native_sparse_attention``."""

@@ -1,0 +1,1 @@
+"""Lists of the queries that name a block, which the backwards of several kernels walk."""

@@ -1,0 +1,142 @@
+"""Arguments of ejkernel are refused by name, left out with one warning, or converted."""
+
+import types
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn_tune.integrations.ejkernel as ours
+from attn_tune.integrations.ejkernel.arguments import kernel_of, leave_out, mask_of, window_before
+from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING, MaskInfo
+from attn_tune.schema.errors import AttnTuneWarning, UsageError
+from tests.integrations.ejkernel.calls import CALLS
+
+ONE = jnp.ones(4)
+REFUSED = {
+    "flash_attention__sinks_window_cap": [{"logits_dtype": jnp.int32}],
+    "flash_attention__bias": [{"logits_soft_cap": 2.0}],
+    "scaled_dot_product_attention__lengths": [{"in_specs": ()}],
+    "flash_mla__rotary": [{"softmax_dtype": jnp.bfloat16}],
+    "page_attention__hnd": [{"mask_value": -1.0}],
+    "prefill_page_attention__window": [{"sliding_window": (1, 1)}],
+    "ragged_page_attention_v2__sinks": [{"compute_dtype": jnp.float16}, {"out_specs": ()}],
+    "chunked_prefill_paged_decode__causal": [{"causal": False}],
+    "decode_attention__pool": [{"page_size": 7}],
+    "ragged_page_attention_v3__padded": [{"q_scale": 2.0}],
+    "multi_latent_ragged_page_attention__mixed": [{"mask_value": 0.0}],
+    "blocksparse_attention__window": [
+        {"qkv_layouts": ()},
+        {"mask_builder": lambda: None},
+        {"mask_builder": lambda *sizes: 1},
+        {"sequence_parallelism_mesh_axis_name": "sp"},
+    ],
+    "gla_attention__reversed": [{"platform": "cuda12"}],
+    "gated_delta_rule__segments": [{"mesh": 1}],
+}
+CASES = [(name, one) for name, several in REFUSED.items() for one in several]
+
+
+@pytest.mark.parametrize(("name", "wrong"), CASES, ids=[f"{name}-{next(reversed(one))}" for name, one in CASES])
+def test_an_argument_that_cannot_be_honoured_is_refused_by_name(name, wrong):
+    arguments, keywords, _ = CALLS[name](np.random.default_rng(0))
+    arguments = tuple(jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arguments)
+    with pytest.raises(UsageError, match=next(reversed(wrong))):
+        getattr(ours, name.partition("__")[0])(*arguments, **keywords | wrong)
+
+
+@pytest.mark.parametrize(
+    ("function", "place", "name"),
+    [
+        ("flash_attention", 7, "block_tables"),
+        ("unified_attention", 6, "alibi_slopes"),
+        ("unified_attention", 7, "qq_bias"),
+        ("ring_attention", 4, "bias"),
+        ("recurrent_attention", 6, "gv"),
+        ("chunked_prefill_paged_decode", 8, "alibi_slopes"),
+    ],
+)
+def test_an_array_that_no_op_takes_is_refused_by_name(function, place, name):
+    with pytest.raises(UsageError, match=name):
+        getattr(ours, function)(*(None,) * place, ONE)
+
+
+def test_a_missing_partner_is_named():
+    q, kv, w = jnp.ones((1, 2, 2, 4)), jnp.ones((1, 2, 3)), jnp.ones((3, 2, 4))
+    with pytest.raises(UsageError, match="b_k"):
+        ours.flash_mla(q, kv, w, w, q[:, :, 0])
+    with pytest.raises(UsageError, match="b_k"):
+        ours.deepseek_attn(q, kv, w, w, q, q[:, :, 0], q[..., 0])
+    with pytest.raises(UsageError, match="state_indices"):
+        ours.ragged_gated_delta_rule(q[0], q[0], q[0], q[0, ..., 0])
+    with pytest.raises(UsageError, match="reverse"):
+        ours.gla_attention(q, q, q, None, None, None, jnp.array([0, 2]), reverse=True)
+    with pytest.raises(UsageError, match="one token"):
+        ours.ragged_decode_attention(q, q, q, jnp.array([0]), jnp.array([2]))
+
+
+def test_platforms_of_ejkernel_are_kernels_here_or_one_warning():
+    assert [kernel_of("f", name) for name in (None, "auto", "xla", "triton", "pallas")] == [
+        None,
+        None,
+        "xla",
+        "triton",
+        "pallas_tpu",
+    ]
+    for name in ("cuda", "cute", "tilelang"):
+        with pytest.warns(AttnTuneWarning, match=name) as seen:
+            assert kernel_of("f", name) is None
+        assert len(seen) == 1
+    with pytest.warns(AttnTuneWarning, match="cfg"):
+        assert kernel_of("f", None, types.SimpleNamespace(platform="xla", num_warps=4)) == "xla"
+    with pytest.raises(UsageError, match="platform"):
+        kernel_of("f", "mosaic")
+
+
+def test_arguments_that_tune_are_named_in_one_warning_and_defaults_in_none():
+    with pytest.warns(AttnTuneWarning, match="a, b tune") as seen:
+        leave_out("f", a=1, b=True, c=None, d=False)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        leave_out("f", c=None, d=False)
+
+
+def test_a_window_that_counts_its_own_token_is_one_less_here():
+    assert [window_before("f", w) for w in (None, 0, -1, 1, 4)] == [None, None, None, 0, 3]
+
+
+def foreign(**fields):
+    """An object with the fields of ejkernel's ``MaskInfo``."""
+    names = ("_attention_mask", "_q_segment_ids", "_kv_segment_ids", "q_positions", "kv_positions")
+    return types.SimpleNamespace(**dict.fromkeys(names) | fields)
+
+
+def test_segments_of_ejkernels_mask_stay_segments_and_padding_sees_nothing():
+    ids = jnp.array([[0, 1, -1]])
+    mask = mask_of(foreign(_q_segment_ids=ids, q_positions=ids, kv_positions=ids))
+    assert mask is not None
+    assert mask.attention_mask is None
+    assert mask.q_positions is None
+    assert np.asarray(mask.q_segment_ids).tolist() == [[0, 1, Q_PADDING]]
+    assert np.asarray(mask.kv_segment_ids).tolist() == [[0, 1, KV_PADDING]]
+    placed = mask_of(foreign(_q_segment_ids=ids, q_positions=ids, kv_positions=ids), positions=True)
+    assert placed is not None
+    assert placed.q_positions is ids
+    own = MaskInfo(causal=True)
+    assert mask_of(own) is own
+    assert mask_of(None) is None
+    with pytest.raises(UsageError, match="mask_info"):
+        mask_of(np.ones((2, 2)))
+    with pytest.raises(UsageError, match="of each head"):
+        mask_of(foreign(_q_segment_ids=ids[None]))
+
+
+def test_a_dense_mask_of_ejkernels_mask_is_dense_here():
+    dense = jnp.ones((1, 1, 2, 2), bool)
+    computed = foreign(get_or_compute_attention_mask=lambda: dense)
+    for given in (foreign(_attention_mask=dense), computed):
+        mask = mask_of(given)
+        assert mask is not None
+        assert mask.attention_mask is dense
