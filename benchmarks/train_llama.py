@@ -152,7 +152,9 @@ def measure(args: argparse.Namespace, sizes: Sizes, shape: str) -> list[dict[str
         show(row)
     for name, reason in failed.items():
         print(f"{shape:8} {name:20} cannot: {reason}")
-        rows.append({"shape": shape, "attention": name, "cannot": reason, "within_rounding": True})
+        rows.append(
+            {"shape": shape, "attention": name, "cannot": reason, "within_rounding": name not in ("auto", "pack")}
+        )
     return rows
 
 
