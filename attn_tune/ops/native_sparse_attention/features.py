@@ -49,7 +49,8 @@ def samples() -> dict[str, Problem]:
         "longer_keys": _tiny(q_len=23, kv_len=110, at_edges=True),
         "longer_queries": _tiny(q_len=70, kv_len=41, at_edges=True),
         "one_query": _tiny(q_len=1, kv_len=75),
-        "one_key": _tiny(q_len=1, kv_len=1, num_selected=1),
+        # Without a gradient of the lse those of query and key would be zero.
+        "one_key": _tiny(q_len=1, kv_len=1, num_selected=1, has_lse_gradient=True),
         "one_block_named": _tiny(num_selected=1),
         "more_named_than_blocks": _tiny(q_len=40, kv_len=40, num_selected=7),
         "large_blocks": _tiny(block_size=128, q_len=150, kv_len=150, num_selected=2),
