@@ -1,4 +1,4 @@
-"""Ops that are no training attention go the whole way: plan, sweep in a worker, report, pack, lookup."""
+"""Ops that are no training attention go the whole way: plan, sweep, report, pack, lookup."""
 
 import dataclasses
 import json
@@ -12,6 +12,7 @@ from attn_tune.db.release.gate import check_rows
 from attn_tune.ops.registry import get_op
 from attn_tune.schema import Status
 from attn_tune.schema.trial import Stage
+from tests.in_process import InProcess
 from tests.selected import values_asked_for
 
 SIGNATURES = {
@@ -47,7 +48,9 @@ def lab(request, tmp_path_factory, command):
     path = tmp_path_factory.mktemp("lab") / "lab.db"
     grids = [word for op in sorted(values_asked_for(request, "op")) for word in ("--grid", SIGNATURES[op])]
     # Untuned configs among the planted ones are wrong, which the exit code says.
-    result = command("sweep", *grids, "--db", path, "--json", fails=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attn_tune.tuner.run.executor.IsolatedExecutor", InProcess)
+        result = command("sweep", *grids, "--db", path, "--json", fails=True)
     assert result.exit_code in (0, 1), result.output
     return path
 

@@ -26,6 +26,7 @@ from attn_tune.integrations.ejkernel.linear import (
     mean_pooling,
     recurrent_attention,
 )
+from attn_tune.integrations.ejkernel.native_sparse import native_sparse_attention
 from attn_tune.integrations.ejkernel.packed_cache import (
     multi_latent_ragged_page_attention,
     multi_latent_ragged_page_attention_v2,
@@ -59,6 +60,7 @@ __all__ = [
     "mean_pooling",
     "multi_latent_ragged_page_attention",
     "multi_latent_ragged_page_attention_v2",
+    "native_sparse_attention",
     "page_attention",
     "prefill_page_attention",
     "ragged_decode_attention",

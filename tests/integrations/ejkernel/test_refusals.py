@@ -11,7 +11,7 @@ import attn_tune.integrations.ejkernel as ours
 from attn_tune.integrations.ejkernel.arguments import kernel_of, leave_out, mask_of, window_before
 from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.schema.errors import AttnTuneWarning, UsageError
-from tests.integrations.ejkernel.calls import CALLS
+from tests.integrations.ejkernel.linear_calls import CALLS
 
 ONE = jnp.ones(4)
 REFUSED = {
@@ -72,6 +72,13 @@ def test_a_missing_partner_is_named():
         ours.ragged_gated_delta_rule(q[0], q[0], q[0], q[0, ..., 0])
     with pytest.raises(UsageError, match="reverse"):
         ours.gla_attention(q, q, q, None, None, None, jnp.array([0, 2]), reverse=True)
+    for given, name in (
+        ((None,), "block_indices"),
+        ((ONE, None, ONE), "block_indices"),
+        ((ONE, None, None, ONE), "block_counts"),
+    ):
+        with pytest.raises(UsageError, match=name):
+            ours.native_sparse_attention(q, q, q, *given)
     with pytest.raises(UsageError, match="one token"):
         ours.ragged_decode_attention(q, q, q, jnp.array([0]), jnp.array([2]))
 

@@ -64,6 +64,7 @@ def test_the_recorded_page_of_an_h100_loads_and_filters(browser, width):
     assert browser.value("document.documentElement.scrollWidth") <= width
     everything = browser.value(ROWS)
     assert len(everything) >= 10
+    assert browser.value("document.querySelector('form.filters').elements.op.options.length") > 5
     choose(browser, "point", "ragged")
     assert browser.value(ROWS) == [name for name in everything if "ragged" in name]
 

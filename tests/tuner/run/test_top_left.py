@@ -11,22 +11,9 @@ from attn_tune.schema.trial import Stage, Status
 from attn_tune.tuner.plan.planner import make_plan
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.run.sweep import sweep
-from attn_tune.tuner.work.session import Session
+from tests.in_process import InProcess
 
 POLICY = MeasurePolicy(warmup=1, samples=3, min_samples=1, max_s=0.1, rounds=2)
-
-
-class InProcess(Session):
-    """An executor without a worker."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        return None
-
-    def expect(self, refs, device):
-        return None
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@
     const knobs = search.k, ink = colour("--ink"), line = colour("--line"), muted = colour("--muted");
     const brushed = knobs.map((_, i) => `c${i}`);
     const sort = (knob) => search.v[knobs.indexOf(knob)];
-    const width = Math.max(200, Math.min(440, place.clientWidth - 180));
+    const width = Math.max(180, Math.min(440, place.clientWidth - 180));
     const bars = (knob, i) => ({
       width: 150, height: 90,
       params: [{ name: brushed[i], select: { type: "point", encodings: ["x"], toggle: "true" } }],

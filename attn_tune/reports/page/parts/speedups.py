@@ -52,6 +52,7 @@ def _with_races(data: PageData) -> pd.DataFrame:
 
 def _scale(table: pd.DataFrame) -> Scale:
     """From all that is drawn and 1; logarithmic, so that twice and half are equally far from 1."""
+    table = table.loc[~table["rule"].isin(list(_WITHOUT_RIVAL))]
     values = [float(v) for column in ("speedup", "low", "high") for v in table[column].dropna() if v > 0]
     # One wild interval of few samples must not press all others together.
     highest = max([float(v) for v in table["speedup"].dropna()] or [1.0])
