@@ -80,7 +80,7 @@ def _say_likewise(db: Path, ways: list[str], found: "dict[str, Explanation]") ->
     if ways:
         what = "" if len(ways) == len(found) else f" on {' and '.join(ways)}"
         print()
-        output.say(f"{db} agrees{what}: it decided what calls get.")
+        output.say(f"{db} agrees{what}: what it found best is what calls get.")
 
 
 def _why_not(one: "Explanation") -> str:

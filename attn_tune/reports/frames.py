@@ -179,10 +179,11 @@ def coverage(
     wanted: Mapping[str, str],
     directions: Collection[str] | None = None,
 ) -> pd.DataFrame:
-    """Whether each of the ``wanted`` points (names by signature text) has a decision, by direction and device.
+    """Whether each of the ``wanted`` points (names by signature text) is decided, by direction and device.
 
-    A point without any is a row whose device is empty. A direction that the point's op does not have is missing, and
-    one that no op has is no column. ``directions`` narrows the columns.
+    What a search alone chose, without a final, is not. A point without any decision is a row whose device is empty. A
+    direction that the point's op does not have is missing, and one that no op has is no column. ``directions`` narrows
+    the columns.
     """
     decisions = list(decisions)
     own = {text: _directions(text, decisions) for text in wanted}
@@ -194,7 +195,9 @@ def coverage(
     found: dict[str, dict[str, set[str]]] = {}
     for decision in decisions:
         devices = found.setdefault(decision.signature.text, {})
-        devices.setdefault(str(decision.device), set()).add(decision.direction)
+        decided = devices.setdefault(str(decision.device), set())
+        if decision.rule is not Rule.SEARCH:
+            decided.add(decision.direction)
     rows = []
     for text, name in wanted.items():
         for device, have in sorted(found.get(text, {"": set()}).items()):

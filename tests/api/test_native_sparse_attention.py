@@ -69,6 +69,17 @@ def test_selected_blocks_and_gradients_are_those_of_dense_attention_with_a_mask(
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
+def test_with_64_bit_integers_the_gradients_of_native_sparse_attention_are_as_without():
+    def gradients():
+        loss = jax.grad(lambda x: jnp.sum(jnp.cos(SPARSE(*x, chosen(), block_size=np.int64(SIZE)))))
+        return jax.jit(loss)(ARRAYS)
+
+    with jax.enable_x64(True):
+        found = gradients()
+    for one, other in zip(found, gradients(), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6)
+
+
 def test_counts_cut_rows_and_a_block_that_is_named_twice_counts_twice():
     counts = np.random.default_rng(0).integers(0, 4, (B, T, K))
     cut = jnp.where(jnp.arange(3) < counts[..., None], chosen(), -1)
@@ -161,12 +172,13 @@ def test_sharded_native_sparse_attention_is_not_gathered():
     [
         ({"block_indices": chosen()[:, :9]}, r"block_indices must be integers \[2, 70, 2, 3\] beside query"),
         ({"block_indices": chosen().astype(np.float32)}, "block_indices must be integers"),
-        ({"block_size": 24}, "block=24 must be a power of two between 16 and 256"),
+        ({"block_size": 24}, r"block=24 \(block_size\) must be a power of two between 16 and 256"),
         ({"block_size": 16.0}, "block_size must be an integer"),
         ({"block_counts": np.ones((B, T))}, r"block_counts must be an integer or integers \[2, 70, 2\]"),
         ({"g_cmp": GATES["g_cmp"][..., :2]}, r"g_cmp must be numbers \[2, 70, 6\]"),
         ({"window_size": 8}, "window_size and g_swa belong together"),
         ({"g_slc": GATES["g_slc"], "return_lse": True}, "return_lse is the lse of the selected branch alone"),
+        ({"cu_seqlens": np.array([0.0, 70.0])}, "a batch of 1"),
         ({"cu_seqlens": ENDS}, "a batch of 1, got a batch of 2"),
         ({"workload": "eq"}, "unknown workload 'eq'"),
     ],

@@ -208,7 +208,7 @@ def test_explain_says_whether_the_lab_database_agrees(lab, monkeypatch):
     # A row of the fakes' kernel source would be stale here.
     monkeypatch.setattr("attn_tune.commands.explain._is_answer", lambda decision, one: True)
     told = run(*asked).stdout
-    assert f"{lab} agrees: it decided what calls get." in told
+    assert f"{lab} agrees: what it found best is what calls get." in told
     assert "otherwise" not in told
     assert "agrees" not in run("explain", SIGNATURE, "--device", "cpu").stdout
 

@@ -213,9 +213,21 @@ def test_medians_of_sweeps_whose_distance_is_unknown_are_undecided_unless_a_marg
     a, b = side({0: 100_000}, seed=1, kind="pack"), side({0: 600_000}, seed=2, kind="pack", **OTHER)
     (row,) = compare_sides(a, b).rows
     assert row.verdict is Verdict.UNDECIDED
-    assert row.reason.startswith("no program is the same in both")
+    assert row.reason.startswith("no program of another problem is the same")
     (row,) = compare_sides(a, b, margin=0.3).rows
     assert row.verdict is Verdict.WORSE
+
+
+@pytest.mark.parametrize("kind", ["pack", "database"])
+def test_one_program_does_not_tell_how_far_its_own_medians_are_apart(kind):
+    a, b = side({0: 100_000}, seed=1, kind="pack"), side({0: 150_000}, seed=2, kind=kind)
+    (row,) = compare_sides(a, b).rows
+    assert (row.verdict, row.basis) == (Verdict.UNDECIDED, Basis.MEDIANS)
+    assert row.reason.startswith("no program of another problem")
+    # Other problems whose programs took as long in both tell it.
+    others = {1: 80_000, 2: 70_000}
+    a, b = side({0: 100_000} | others, seed=1, kind="pack"), side({0: 150_000} | others, seed=2, kind=kind)
+    assert [row.verdict for row in compare_sides(a, b).rows] == [Verdict.WORSE, *[Verdict.UNDECIDED] * 2]
 
 
 def test_noise_above_the_whole_time_can_be_overcome_by_no_time():

@@ -116,6 +116,8 @@ def test_coverage_says_which_points_have_no_decision():
         ["seen", "nvidia-h200", True, False],
         ["unseen", "", False, False],
     ]
+    open_one = dataclasses.replace(decision("fwd"), rule=Rule.SEARCH)
+    assert frames.coverage([open_one], wanted, ("fwd",)).values.tolist()[0] == ["seen", "nvidia-h200", False]
 
 
 def test_coverage_has_the_directions_of_each_op(monkeypatch):

@@ -143,6 +143,10 @@ class Shift:
         """Whether there are enough programs to tell the distance of the whole from that of single problems."""
         return self.programs >= SHIFT_PROGRAMS
 
+    def is_told_by_others(self, problem: Problem) -> bool:
+        """Whether programs of other problems than this one say how far the sweeps are apart."""
+        return self.is_known or any(key != problem for key in self.farthest)
+
     def bound(self, problem: Problem) -> float:
         """The share that a difference must exceed. Where programs are few it is the largest of other problems."""
         if self.is_known:
@@ -177,13 +181,9 @@ def compare_sides(
     both = sorted(left.keys() & right.keys())
     by_device = {shift.device: shift for shift in (find_shifts(a, b) if shifts is None else shifts)}
 
-    def bound(one: Decision) -> float | None:
-        shift = by_device.get(one.device)
-        return shift.bound((one.signature.text, one.direction)) if shift else None
-
     rows = _corrected(
         [
-            _judge(before, after, a.evidence(before), b.evidence(after), margin, bound(before))
+            _judge(before, after, a.evidence(before), b.evidence(after), margin, by_device.get(before.device))
             for before, after in ((left[key], right[key]) for key in both)
         ]
     )
@@ -241,17 +241,21 @@ def find_shifts(a: Side, b: Side) -> tuple[Shift, ...]:
 
 
 def _judge(
-    a: Decision, b: Decision, ours: Evidence | None, theirs: Evidence | None, margin: float, shift: float | None
+    a: Decision, b: Decision, ours: Evidence | None, theirs: Evidence | None, margin: float, shift: Shift | None
 ) -> Compared:
     if Rule.PREDICTED in (a.rule, b.rule) or not a.median_ns or not b.median_ns:
         reason = "predicted, not measured" if Rule.PREDICTED in (a.rule, b.rule) else "no time is known"
         made = Compared(a=a, b=b, verdict=Verdict.UNDECIDED, a_ns=a.median_ns, b_ns=b.median_ns)
         return replace(made, reason=reason, needs="a sweep of both on the device")
+    problem = (a.signature.text, a.direction)
+    bound = shift.bound(problem) if shift else 0.0
     if ours is None or theirs is None:
-        # A margin that was raised stands for the distance of the sweeps where no program shows it.
-        known = shift is not None or margin > MIN_GAIN
-        return _by_medians(a, b, max(margin, shift or 0.0), is_distance_known=known)
-    return _by_samples(a, b, ours, theirs, margin, shift or 0.0)
+        # A margin that was raised stands for the distance of the sweeps where no other program shows it.
+        known = margin > MIN_GAIN or (shift is not None and shift.is_told_by_others(problem))
+        made = _by_medians(a, b, max(margin, bound), is_distance_known=known)
+        seen = ours or theirs
+        return _undecided_if_disturbed(made, seen.disturbances) if seen else made
+    return _by_samples(a, b, ours, theirs, margin, bound)
 
 
 def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, margin: float, shift: float) -> Compared:
@@ -279,11 +283,8 @@ def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, marg
         verdict = Verdict.WORSE
     a_ns, bound = int(statistics.median(ours_ns)), max(noise, MIN_GAIN)
     reason, needs = _reason(b_over_a, a_ns, bound, bound > margin) if verdict is Verdict.UNDECIDED else ("", "")
-    if verdict is not Verdict.UNDECIDED and not pairs and (others := {*ours.disturbances, *theirs.disturbances}):
-        verdict, needs = Verdict.UNDECIDED, "finals in quiet: sweep again with --no-resume"
-        reason = f"a final was disturbed: {', '.join(sorted(others))}"
     tail = (1 + CONFIDENCE) / 2
-    return Compared(
+    made = Compared(
         a=a,
         b=b,
         verdict=verdict,
@@ -298,6 +299,14 @@ def _by_samples(a: Decision, b: Decision, ours: Evidence, theirs: Evidence, marg
         high=b_over_a.bound(tail),
         chance=chance,
     )
+    return made if pairs else _undecided_if_disturbed(made, (*ours.disturbances, *theirs.disturbances))
+
+
+def _undecided_if_disturbed(made: Compared, disturbances: Iterable[str]) -> Compared:
+    if not (words := ", ".join(sorted(set(disturbances)))):
+        return made
+    needs = "finals in quiet: sweep again with --no-resume"
+    return replace(made, verdict=Verdict.UNDECIDED, reason=f"a final was disturbed: {words}", needs=needs)
 
 
 def _reason(b_over_a: Comparison, a_ns: int, bound: float, is_noise: bool) -> tuple[str, str]:
@@ -351,7 +360,7 @@ def _by_medians(a: Decision, b: Decision, noise: float, *, is_distance_known: bo
         reason, needs = _few(samples)
         return replace(made, reason=reason, needs=needs)
     if not is_distance_known:
-        reason = "no program is the same in both, so nothing tells how far the sweeps are apart"
+        reason = "no program of another problem is the same in both, so nothing tells how far the sweeps are apart"
         return replace(made, reason=reason, needs="lab databases in place of packs, or --margin PERCENT above 1")
     slack = (1 + max(noise, MARGIN)) * (1 + a.regret_bound) * (1 + b.regret_bound)
     # The same measure as for samples, a share of the slower time.

@@ -169,7 +169,7 @@ def ragged_gated_delta_rule(
         platform=kernel_of(name, platform, cfg),
     )
     slots = jnp.where(query_start_loc[1:] > query_start_loc[:-1], state_indices, recurrent_state.shape[0])
-    return out[0], recurrent_state.at[slots].set(states.astype(recurrent_state.dtype), mode="drop")
+    return out[0], jnp.asarray(recurrent_state).at[slots].set(states.astype(recurrent_state.dtype), mode="drop")
 
 
 def _normal(query: Array, key: Array, use_qk_l2norm: bool) -> tuple[Array, Array]:

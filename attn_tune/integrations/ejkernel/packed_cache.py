@@ -184,7 +184,7 @@ def multi_latent_ragged_page_attention(
         jnp.pad(x, ((0, 0), (0, pad))).astype(kv_cache.dtype)
         for x, pad in zip((keys_values, keys_pe), pads, strict=True)
     ]
-    flat = kv_cache.reshape(pages, page_size, width)
+    flat = jnp.asarray(kv_cache).reshape(pages, page_size, width)
     flat = flat.at[page, position % page_size].set(jnp.concatenate(new, axis=-1), mode="drop")
     scale = (latent + rotary) ** -0.5 if softmax_scale is None else softmax_scale
     for factor in (q_scale, k_scale):

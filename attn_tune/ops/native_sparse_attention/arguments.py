@@ -1,5 +1,6 @@
 """Checks of the arguments that calls of native sparse attention share."""
 
+import operator
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,9 +17,12 @@ def checked_block_size(block_size: Any) -> int:
     Raises:
       UsageError: it is something else.
     """
-    if type(block_size) is not int:
-        raise UsageError(f"block_size must be an integer, got {shown(block_size)}")
-    return block_size
+    try:
+        if not isinstance(block_size, bool):
+            return operator.index(block_size)
+    except TypeError:  # no integer, or a traced one
+        pass
+    raise UsageError(f"block_size must be an integer, got {shown(block_size)}")
 
 
 def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"] | None:
@@ -32,6 +36,6 @@ def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"]
     if rows != 1:
         raise UsageError(f"cu_seqlens lays sequences end to end in a batch of 1, got a batch of {rows}")
     ends = check_array("cu_seqlens", cu_seqlens)
-    if ends.ndim != 1 or ends.shape[0] < 2:
+    if ends.ndim != 1 or ends.shape[0] < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
         raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}")
     return jnp.clip(check_integers("cu_seqlens", ends, ends.shape), 0, length)

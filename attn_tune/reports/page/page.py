@@ -96,7 +96,8 @@ _PARTS = (
         "Knobs",
         knobs,
         "One knob is fixed to a value, all others are chosen again from what was tried: the number is what that costs "
-        "against the best. The untuned value is underlined. Few tried configs make this coarse.",
+        "against the best, in times that the search measured one after the other; finals alone decide. The untuned "
+        "value is underlined. Few tried configs make this coarse.",
     ),
     _Part(
         "failures",

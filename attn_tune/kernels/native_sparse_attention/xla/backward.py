@@ -62,9 +62,9 @@ def _key_gradients(
         begin, end = lists.starts[owner], lists.starts[owner + 1]
         first = blocks.begins[block]
         token = first + jnp.arange(size, dtype=jnp.int32)
-        keys, values = (
-            jax.lax.dynamic_slice(x, (row, first, head, 0), (1, size, 1, x.shape[3]))[0, :, 0] for x in (k, v)
-        )
+        # Of one type, also where JAX has 64-bit integers.
+        place = (row, first, head, jnp.zeros_like(row))
+        keys, values = (jax.lax.dynamic_slice(x, place, (1, size, 1, x.shape[3]))[0, :, 0] for x in (k, v))
 
         def step(i: Int[Array, ""], sums: tuple[Array, Array]) -> tuple[Array, Array]:
             entry = begin + i * config.rows + jnp.arange(config.rows, dtype=jnp.int32)

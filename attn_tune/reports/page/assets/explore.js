@@ -67,7 +67,7 @@
       config: {
         font: "system-ui, sans-serif", view: { stroke: line }, bar: { color: colour("--accent") },
         axis: { labelColor: muted, titleColor: muted, gridColor: line, domainColor: line, tickColor: line, titleFontWeight: "normal" },
-        legend: { labelColor: muted, titleColor: muted, titleFontWeight: "normal" }, title: { color: ink, fontSize: 12 },
+        legend: { orient: place.clientWidth < 520 ? "bottom" : "right", labelColor: muted, titleColor: muted, titleFontWeight: "normal" }, title: { color: ink, fontSize: 12 },
       },
     };
   };
