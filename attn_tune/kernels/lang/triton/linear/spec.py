@@ -16,8 +16,12 @@ def linear_spec(
     forward: type[ForwardConfig],
     backward: type[BackwardConfig],
     summary: str,
+    backward_place: int = 10,
 ) -> KernelSpec:
-    """The kernel ``triton`` of an op without the delta rule, whose gates decide the configs of both directions."""
+    """The kernel ``triton`` of an op without the delta rule, whose gates decide the configs of both directions.
+
+    ``backward_place`` is its priority in the backward; below 0 it comes after XLA where nothing was tuned.
+    """
     return KernelSpec(
         op=op,
         name="triton",
@@ -43,7 +47,7 @@ def linear_spec(
             ),
         },
         unsupported=unsupported,
-        priority={"cuda": 10},
+        priority={"cuda": lambda problem, direction, device: 10 if direction == "fwd" else backward_place},
         requires=("triton",),
         extra="cuda",
         summary=summary,
