@@ -2,8 +2,8 @@
 
 Names, order, kinds and defaults of arguments are those of ejkernel 0.0.80.3, which need not be installed. An argument
 that an op cannot honour is refused by name, with the way out; one that only tunes ejkernel's own kernels is left out
-with one ``AttnTuneWarning``. ``platform`` is ``"xla"``, ``"triton"``, ``"pallas"`` (``pallas_tpu`` here) or
-``"auto"``; of other names the lookup chooses. ``docs/names-of-others.md`` has the table of names.
+with one ``AttnTuneWarning``. ``platform`` is ``"xla"``, ``"triton"`` or ``"auto"``; of
+other names the lookup chooses. ``docs/names-of-others.md`` has the table of names.
 """
 
 from attn_tune.integrations.ejkernel.delta_rule import (

@@ -9,9 +9,9 @@ from jaxtyping import Array
 from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.schema.errors import UsageError, warn
 
-# Of other platforms there are no kernels here.
-_PLATFORMS: Mapping[str, str | None] = {"auto": None, "xla": "xla", "triton": "triton", "pallas": "pallas_tpu"}
-_WITHOUT_KERNELS = ("cuda", "cute", "tilelang")
+# Of other platforms there are no kernels here, or several of one op.
+_PLATFORMS: Mapping[str, str | None] = {"auto": None, "xla": "xla", "triton": "triton"}
+_WITHOUT_KERNELS = ("pallas", "cuda", "cute", "tilelang")
 
 
 def kernel_of(function: str, platform: Any, cfg: Any = None) -> str | None:
@@ -27,7 +27,7 @@ def kernel_of(function: str, platform: Any, cfg: Any = None) -> str | None:
         platform = getattr(cfg, "platform", None) if platform is None else platform
     name = getattr(platform, "value", platform)
     if name in _WITHOUT_KERNELS:
-        warn(f"{function}: platform={name!r} has no kernels here; the lookup chooses one")
+        warn(f"{function}: platform={name!r} names no kernel here; the lookup chooses one")
         return None
     if name is not None and name not in _PLATFORMS:
         raise UsageError(f"{function}: platform must be one of {[*_PLATFORMS, *_WITHOUT_KERNELS]}, got {platform!r}")

@@ -138,6 +138,8 @@ def lightning_attention(
       UsageError: an argument is malformed or cannot be honoured.
     """
     name = "lightning_attention"
+    if not 0 <= layer_idx < num_layers:
+        raise UsageError(f"{name}: layer_idx={layer_idx} must be at least 0 and below num_layers={num_layers}")
     heads = query.shape[2]
     return _gated(
         name,

@@ -62,8 +62,7 @@ def ragged_page_attention_v3(
       softmax_scale: 1.0 by default, as there.
       sliding_window: the tokens that a query sees, its own included.
       q_scale: refused: queries are not quantised here.
-      k_scale: multiplies the logits.
-      v_scale: multiplies the output.
+      k_scale, v_scale: refused: the cache holds no codes here.
       vmem_limit_bytes: left out with a warning.
       mesh, in_specs, out_specs: refused.
 
@@ -107,12 +106,11 @@ def ragged_page_attention_v3(
         num_seqs=distribution[2],
         layout="interleaved",
         sliding_window=window_before(name, sliding_window),
-        softmax_scale=softmax_scale if k_scale is None else softmax_scale * k_scale,
+        softmax_scale=softmax_scale,
         logits_soft_cap=logits_soft_cap,
         softmax_aux=softmax_aux,
         platform=kernel_of(name, platform, cfg),
     )[..., :head_dim]
-    out = out if v_scale is None else (out * v_scale).astype(out.dtype)
     return out, cache.k_pages.reshape(kv_cache.shape)
 
 

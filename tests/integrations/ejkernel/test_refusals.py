@@ -84,14 +84,8 @@ def test_a_missing_partner_is_named():
 
 
 def test_platforms_of_ejkernel_are_kernels_here_or_one_warning():
-    assert [kernel_of("f", name) for name in (None, "auto", "xla", "triton", "pallas")] == [
-        None,
-        None,
-        "xla",
-        "triton",
-        "pallas_tpu",
-    ]
-    for name in ("cuda", "cute", "tilelang"):
+    assert [kernel_of("f", name) for name in (None, "auto", "xla", "triton")] == [None, None, "xla", "triton"]
+    for name in ("pallas", "cuda", "cute", "tilelang"):
         with pytest.warns(AttnTuneWarning, match=name) as seen:
             assert kernel_of("f", name) is None
         assert len(seen) == 1

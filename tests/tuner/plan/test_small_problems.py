@@ -46,7 +46,8 @@ def device_of(spec):
 @pytest.mark.parametrize(("spec", "direction"), CELLS, ids=lambda x: getattr(x, "name", x))
 def test_every_kernel_meets_a_feature_problem_and_a_sample(spec, direction, libraries):
     device, search = device_of(spec), spec.searches[direction]
-    bases = [p for p in (CAUSAL, FULL, DECODE) if not spec.unsupported(p, direction, device)]
+    ungrouped = dataclasses.replace(CAUSAL, num_kv_heads=CAUSAL.num_q_heads)
+    bases = [p for p in (CAUSAL, FULL, DECODE, ungrouped) if not spec.unsupported(p, direction, device)]
     assert bases, spec.unsupported(CAUSAL, direction, device)
     for base in bases:
         config = config_to_dict(search.heuristic(base, device))
