@@ -24,6 +24,7 @@ def test_the_recurrence_of_the_benchmark_is_the_op(op):
     np.testing.assert_allclose(getattr(attn_tune, op)(*operands), recurrence(op, *operands), atol=1e-5)
 
 
+@pytest.mark.exhaustive  # its calls are proven by tests/api, and examples train the same layers
 def test_training_by_our_ops_is_within_rounding_of_the_recurrence(tmp_path):
     out = tmp_path / "out.json"
     words = ["--model", "kimi-linear", "--tiny", "--steps", "3", "--rounds", "1", "--out", str(out)]

@@ -29,6 +29,7 @@ def test_kills_lose_and_corrupt_nothing():
     assert sum(tally.kills for tally in tallies.values()) >= len(names)
 
 
+@pytest.mark.exhaustive  # the kills are those of the test above
 def test_processes_share_the_kills():
     tallies = kill_database.torment_all(3, 0, ["record", "checkpoint"], 2)
     assert set(tallies) == {"record", "checkpoint"}
