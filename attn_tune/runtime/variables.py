@@ -20,7 +20,7 @@ _told: set[str] = set()
 def warn_of_unknown(environ: Mapping[str, str]) -> None:
     """Log, once a process, each variable of ``environ`` that begins like those of the package and is none of them."""
     for name in sorted(environ):
-        if name.startswith("ATTN_TUNE_") and name not in VARIABLES and name not in _told:
+        if name.startswith("ATTN_TUNE") and name not in VARIABLES and name not in _told:
             import difflib  # Only for this message: lookups must not wait for it.
 
             _told.add(name)

@@ -22,6 +22,7 @@ def gradient(sizes, attend, remat):
     )
 
 
+@pytest.mark.exhaustive  # the step of the test below, run
 def test_steps_with_our_attention_are_equal_within_rounding_and_timed_in_pairs(tmp_path):
     out = tmp_path / "out.json"
     assert (
