@@ -158,7 +158,6 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bool) -> None:
     from attn_tune.db import objections_to
-    from attn_tune.kernels import registry
     from attn_tune.reports import frames
 
     names = {c.case.signature.text: selection.brief("+".join(c.case.names)) for c in outcome.plan.cases}
@@ -189,7 +188,8 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
     else:
         columns = ["rank", "signature", "device", "trials", "samples"]
         output.emit_winners(winners.drop(columns=columns), title=f"Winners on {outcome.device}")
-        away = selection.absent(registry.kernels().values(), outcome.device) & set(counts["kernel"])
+        # Of the whole plan: an earlier run may have stored why a kernel cannot run.
+        away = selection.absent((k.kernel for c in outcome.plan.cases for k in c.kernels), outcome.device)
         ran = frames.occurring(counts.loc[~counts["kernel"].isin(list(away))])
         if not ran.empty:
             print()

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -296,6 +297,13 @@ def fake_worker(monkeypatch):
     monkeypatch.setattr("attn_tune.tuner.run.executor.IsolatedExecutor", FakeContext)
     monkeypatch.setattr(FakeContext, "status", Status.OK)
     return FakeContext
+
+
+def test_a_resumed_sweep_counts_the_kernels_that_cannot_run_as_the_first_run_did(fake_worker, tmp_path):
+    words = ("sweep", "--grid", SIGNATURE, "-d", "fwd", "--db", tmp_path / "lab.db")
+    first, again = (re.findall(r"\d+ kernels cannot run here", run(*words).stdout) for _ in range(2))
+    assert first == again
+    assert len(first) == 1
 
 
 def test_sweep_ends_with_winners_and_what_to_do_next(fake_worker, tmp_path):
