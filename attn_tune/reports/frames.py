@@ -14,9 +14,11 @@ from attn_tune.schema.words import counted
 SHOWN = 20
 REASON = 160
 NOISY = 0.05
+# Rows that a remark on a table names.
+_NAMED = 4
 _RULES = {
-    Rule.TIE: "tie: no config is faster than the untuned one beyond noise, so that one stays.",
-    Rule.SEARCH: "search: its case is not finished, no final has decided. `attn-tune sweep` goes on with it.",
+    Rule.TIE: "no config is faster than the untuned one beyond noise, so that one stays.",
+    Rule.SEARCH: "its case is not finished, no final has decided. `attn-tune sweep` goes on with it.",
 }
 
 SUMMARY = (
@@ -161,7 +163,9 @@ def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 def remarks(winners: pd.DataFrame) -> dict[str, str]:
     """Explanations of the columns ``rule`` and ``regret_bound`` of a table of ``summary``, by column, where needed."""
     lines = {}
-    told = [words for rule, words in _RULES.items() if rule in set(winners["rule"])]
+    told = [
+        f"{rule} ({_named(winners, rule)}): {words}" for rule, words in _RULES.items() if rule in set(winners["rule"])
+    ]
     if told:
         lines["rule"] = "\n".join(told)
     noisy = sum(float(bound) > NOISY for bound in winners["regret_bound"].dropna())
@@ -172,6 +176,17 @@ def remarks(winners: pd.DataFrame) -> dict[str, str]:
             "sweep again with --no-resume while nothing else runs."
         )
     return lines
+
+
+def _named(winners: pd.DataFrame, rule: Rule) -> str:
+    """The rows of ``winners`` by ``rule``, by what tells them from the others: a narrow table may not show the rule."""
+    keys = ["point", "direction"]
+    for more in ("kernel", "device"):
+        if more in winners and winners.duplicated(keys).any():
+            keys.append(more)
+    rows = [" ".join(map(str, row)) for row in winners.loc[winners["rule"] == rule, keys].itertuples(index=False)]
+    rest = len(rows) - _NAMED
+    return ", ".join(rows[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def coverage(

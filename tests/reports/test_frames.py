@@ -160,13 +160,25 @@ def test_no_failure_is_left_out_of_the_frame_and_a_table_says_how_many_it_leaves
 def test_words_of_a_decision_are_explained_where_they_occur():
     surely = frames.summary([decision()])
     assert frames.remarks(surely) == {}
-    tie = frames.summary([decision(rule=Rule.TIE, regret_bound=0.585)])
+    tie = frames.summary([decision(rule=Rule.TIE, regret_bound=0.585)], {PROBLEM.signature.text: "anchor/4x4k"})
     said = frames.remarks(tie)
     assert list(said) == ["rule", "regret_bound"]
-    assert said["rule"].startswith("tie: ")
+    assert said["rule"].startswith("tie (anchor/4x4k fwd): ")
     assert "1 row" in said["regret_bound"]
     assert "--no-resume" in said["regret_bound"]
     assert frames.remarks(frames.summary([decision(regret_bound=None)])) == {}
+
+
+def test_remarks_name_their_rows_among_others():
+    names = {PROBLEM.signature.text: "anchor/4x4k"}
+    others = [decision("bwd", rule=Rule.SEARCH), decision(rule=Rule.TIE)]
+    first, second = frames.remarks(frames.summary(others, names))["rule"].splitlines()
+    assert first.startswith("tie (anchor/4x4k fwd): no config")
+    assert second.startswith("search (anchor/4x4k bwd): its case")
+    kernels = [decision(rule=Rule.TIE, kernel=f"flash_attention/k{n}", rank=n) for n in range(6)]
+    said = frames.remarks(frames.summary(kernels, names))["rule"]
+    assert said.startswith("tie (anchor/4x4k fwd k0, anchor/4x4k fwd k1, ")
+    assert " and 2 more): " in said
 
 
 def test_an_op_that_is_not_installed_has_no_flops():
