@@ -33,9 +33,9 @@ FIGURES = {
 LATENTS = {"deepseek-v3": (128, 512, 64), "kimi-k2": (64, 512, 64)}
 # What is visible to the left in a local layer: the published window counts the token itself.
 WINDOWS = {"mistral": 4096, "gemma2": 4096, "gemma3": 1024, "gpt-oss": 128}
-LATENT = [name for name in grid_names() if name.endswith("-mla-serving")]
+LATENT = [name for name in grid_names() if name.endswith(("-mla-serving", "-mla-ragged"))]
 SERVING = [name for name in grid_names() if name.endswith("-serving") and name not in LATENT]
-RAGGED = [name for name in grid_names() if name.endswith("-ragged")]
+RAGGED = [name for name in grid_names() if name.endswith("-ragged") and name not in LATENT]
 APPEND = [name for name in grid_names() if name.endswith("-append")]
 CASCADE = ("llama3-8b-merge", "llama3-8b-prefix")
 BLOCKS, NATIVE = "llama3-8b-blocks", "nsa-64k"
@@ -109,7 +109,7 @@ def test_serving_preset_states_the_published_figures_and_fits_a_gpu(name):
 
 @pytest.mark.parametrize("name", LATENT)
 def test_latent_preset_states_the_published_figures_and_fits_a_gpu(name):
-    heads, latent, rope = LATENTS[name.removesuffix("-mla-serving")]
+    heads, latent, rope = LATENTS[name.partition("-mla-")[0]]
     for point in load_grid(name, lengths=("all",)).points:
         values = point.signature.values
         assert (values["layout"], values["k"], values["h"], values["v"]) == ("latent", 1, latent + rope, latent)
