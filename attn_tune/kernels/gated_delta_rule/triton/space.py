@@ -22,7 +22,7 @@ _WORK, _LONG, _MOST_SEGMENTS = 3, 32, 16
 # Shared memory that three stages of walks need, of 128 rows and 64 tokens; of the forward's, 189952.
 _SHARED = 198656
 _DOUBLING = ("chunk", "prepare_warps", "block_v", "num_warps", "num_stages", "segments")
-_GRADIENTS = ("gradient_block_v", "gradient_columns", "gradient_warps", "gradient_stages")
+_GRADIENTS = ("pair_warps", "gradient_block_v", "gradient_columns", "gradient_warps", "gradient_stages")
 
 
 def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
@@ -74,6 +74,7 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
         block_v=min(32, _columns(problem, device)),
         num_warps=4,
         num_stages=_stages(problem, device),
+        pair_warps=8 if chunk == 64 or wide else 4,
         gradient_block_v=min(16 if wide else 64, padded(problem.v_head_dim)),
         gradient_columns=min(128, padded(problem.head_dim)),
         gradient_warps=8 if chunk == 64 or wide else 4,
@@ -122,6 +123,13 @@ def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
             yield dataclasses.replace(base, prepare_warps=warps)
         for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), tried(BackwardConfig, "num_stages")):
             yield dataclasses.replace(base, block_v=block_v, num_warps=warps, num_stages=stages)
+        for warps, most in itertools.product((4, 8), (None, *tried(BackwardConfig, "gradient_registers"))):
+            yield dataclasses.replace(base, pair_warps=warps, gradient_registers=most)
+        for columns, stages in itertools.product(tried(BackwardConfig, "gradient_columns"), (1, 2)):
+            if columns < padded(problem.head_dim):
+                sizes = {"gradient_columns": columns, "gradient_stages": stages}
+                yield dataclasses.replace(base, **sizes)
+                yield dataclasses.replace(base, **sizes, gradient_registers=128)
         for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), (1, 2)):
             sizes = {"gradient_block_v": block_v, "gradient_warps": warps, "gradient_stages": stages}
             yield dataclasses.replace(base, **sizes)
