@@ -134,6 +134,7 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"gradient_columns": 64, "gradient_registers": 128},
         {"gradient_columns": 64, "gradient_registers": 128, "gradient_stages": 2},
         {"gradient_columns": 64, "gradient_warps": 4, "gradient_stages": 2},
+        {"gradient_warps": 16, "gradient_registers": 128},
         {"num_stages": 1},
         {"block_v": 64, "num_stages": 3},
     ),
