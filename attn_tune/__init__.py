@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     )
     from attn_tune.api.serving.merge_attention import merge_attention as merge_attention
     from attn_tune.api.serving.mla_decode import mla_decode as mla_decode
+    from attn_tune.api.serving.mla_ragged import mla_ragged as mla_ragged
     from attn_tune.api.serving.paged_append import paged_append as paged_append
     from attn_tune.api.serving.paged_decode import paged_decode as paged_decode
     from attn_tune.api.serving.ragged_paged import ragged_paged as ragged_paged

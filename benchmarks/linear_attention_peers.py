@@ -7,19 +7,15 @@ kernels too, if torch and fla can be imported. A row says microseconds, and the 
 the edges, as a multiple of what is allowed. A GPU is needed; ``--dry`` only makes the problems and configs.
 """
 
-import argparse
 import dataclasses
 import functools
 import importlib.util
-import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from paged_decode_peers import versions
 from torch_busy import median_us
+from untuned_peers import Calls, calls_of, compiled_calls, configs_of, record, timed
 
 _STATES = {"has_initial_state": True, "has_final_state": True}
 # A name, an op, a direction, sizes: batch, length, heads of queries and values; and the rest of the problem.
@@ -87,26 +83,12 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
-    parser.add_argument("--dry", action="store_true", help="only make problems and configs")
-    parser.add_argument("--fla", action="store_true", help="time fla too")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=100.0, help="no point begins later than that")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args(arguments)
-    report: dict[str, Any] = {"versions": versions(), "rows": []}
-    end = time.monotonic() + args.seconds
-    for point in _POINTS:
-        if not any(word in point[0] for word in args.only):
-            continue
-        if time.monotonic() > end:
-            print(f"{point[0]}: no time left")
-            continue
-        report["rows"].append(_row(*point, args))
-        if args.out:
-            args.out.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+    return record(str(__doc__), _POINTS, _row, _words, rival="fla", rounds=10, arguments=arguments)
+
+
+def _words(row: dict[str, Any], peer: str) -> str:
+    speed = row["bytes"] / row["us"][peer] / 1e6
+    return f"{speed:5.2f} TB/s  error {row['error_ratio'].get(peer, '-')}"
 
 
 def _problem(op: str, sizes: tuple[int, int, int, int], more: Mapping[str, Any]) -> Any:
@@ -117,27 +99,13 @@ def _problem(op: str, sizes: tuple[int, int, int, int], more: Mapping[str, Any])
     return get_op(op).problem(batch=batch, length=length, num_key_heads=keys, num_value_heads=values, **given)
 
 
-def _peers(op: str, direction: str, problem: Any) -> dict[str, Any]:
-    """A call by the name of each of ours."""
-    from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_kernel
-    from attn_tune.ops.contract import load
-    from attn_tune.schema.device import Device
-
-    device = current_device()
-    if device.platform != "cuda":
-        device = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
-    kernel = "triton_steps" if direction == "decode" else "triton"
+def _peers(op: str, direction: str, problem: Any) -> dict[str, tuple[str, Any]]:
+    """A kernel and its config by the name of each of ours."""
     way = "bwd" if direction == "bwd" else "fwd"
-    search, plain = (get_kernel(f"{op}/{name}").searches[way] for name in (kernel, "xla"))
-    start = search.heuristic(problem, device)
-    found = {"untuned": start}
-    for change in _CHANGES[op, direction]:
-        config = dataclasses.replace(start, **change)
-        if config != start and search.infeasible(problem, device, config) is None:
-            found[" ".join(f"{k}={v}" for k, v in change.items())] = config
-    calls = {name: functools.partial(load(search.call), problem, config) for name, config in found.items()}
-    return calls | {"xla": functools.partial(load(plain.call), problem, plain.heuristic(problem, device))}
+    ours, plain = f"{op}/{'triton_steps' if direction == 'decode' else 'triton'}", f"{op}/xla"
+    found = configs_of(ours, problem, way, {"": _CHANGES[op, direction]})
+    untuned = configs_of(plain, problem, way, {})["untuned"]
+    return {name: (ours, config) for name, config in found.items()} | {"xla": (plain, untuned)}
 
 
 def _row(
@@ -145,16 +113,12 @@ def _row(
 ) -> dict[str, Any]:
     import jax
 
-    from attn_tune.devices.identity import current_device
     from attn_tune.ops.recurrent.contract import bytes_moved, outputs
     from attn_tune.ops.recurrent.inputs import make_inputs
     from attn_tune.ops.recurrent.reference import baseline, reference
     from attn_tune.ops.tolerance import compare
-    from attn_tune.tuner.protocol import MeasurePolicy
-    from attn_tune.tuner.work.measure import make_flush, race
-    from attn_tune.tuner.work.timers.choose import choose_timer
 
-    problem, begin = _problem(op, sizes, more), time.monotonic()
+    problem = _problem(op, sizes, more)
     way = "bwd" if direction == "bwd" else "fwd"
     peers = _peers(op, direction, problem)
     row: dict[str, Any] = {"point": name, "signature": problem.signature.text, "bytes": bytes_moved(problem, way)}
@@ -166,34 +130,21 @@ def _row(
     few = dataclasses.replace(problem, length=min(problem.length, 777), at_edges=True)
     hard = jax.jit(functools.partial(make_inputs, few, way))(0)
     exact, plain = (jax.jit(functools.partial(f, few, way))(hard) for f in (reference, baseline))
-    entries, errors, cannot = {}, {}, {}
-    for peer, call in peers.items():
-        try:
-            found = jax.jit(functools.partial(call.func, few, call.args[1]))(hard)
-            errors[peer] = round(max(e.ratio for e in compare(found, exact, plain, outputs(few, way))), 3)
-            entries[peer] = functools.partial(jax.jit(call).lower(inputs).compile(), inputs)
-        except Exception as error:  # any error of a peer is that peer's result
-            cannot[peer] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    measured = race(
-        list(entries.values()),
-        timer=choose_timer(),
-        policy=MeasurePolicy(rounds=args.rounds, rounds_max_s=4.0),
-        flush=make_flush(current_device()),
-        round_id=name,
-    ).measurements
-    us = {peer: round(m.median_ns / 1e3, 2) for peer, m in zip(entries, measured, strict=True)}
-    if args.fla and importlib.util.find_spec("fla"):
-        try:
-            us["fla"] = _fla(op, problem, way, args.rounds)
-        except Exception as error:  # as above
-            cannot["fla"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    print(f"\n{name}  ({time.monotonic() - begin:.0f} s)", flush=True)
-    for peer in sorted(us, key=us.__getitem__):
-        speed = row["bytes"] / us[peer] / 1e6
-        print(f"  {us[peer]:10.1f} us  {speed:5.2f} TB/s  error {errors.get(peer, '-')}  {peer}", flush=True)
-    for peer, reason in cannot.items():
-        print(f"  {peer} cannot: {reason}", flush=True)
-    return row | {"us": us, "error_ratio": errors, "cannot": cannot}
+    calls: Calls = {}
+    judged: Calls = {}
+    for peer, (kernel, config) in peers.items():
+        calls |= calls_of(kernel, problem, way, {peer: config}, inputs)
+        judged |= calls_of(kernel, few, way, {peer: config}, hard)
+    errors: dict[str, float] = {}
+
+    def judge(peer: str, _: Any) -> None:
+        found = jax.jit(judged[peer][0])(hard)
+        errors[peer] = round(max(e.ratio for e in compare(found, exact, plain, outputs(few, way))), 3)
+
+    rivals = {}
+    if args.rival and importlib.util.find_spec("fla"):
+        rivals["fla"] = functools.partial(_fla, op, problem, way, args.rounds)
+    return row | timed(name, compiled_calls(calls, judge), args.rounds, rivals) | {"error_ratio": errors}
 
 
 def _fla(op: str, problem: Any, way: str, rounds: int) -> float:

@@ -8,19 +8,14 @@ with ``--fla`` the kernel of flash-linear-attention with the same blocks, if tor
 microseconds and the operations of the selected pairs a second. A GPU is needed; ``--dry`` only makes problems.
 """
 
-import argparse
-import dataclasses
 import functools
 import importlib.util
-import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from paged_decode_peers import versions
 from torch_busy import median_us
+from untuned_peers import Calls, Changes, calls_of, compiled_calls, configs_of, problem_of, record, timed
 
 _SIZES = "n=64 k=4 h=128 v=128 top=16 dtype=bfloat16"
 _LENGTHS = (16384, 32768, 65536)
@@ -34,134 +29,62 @@ _POINTS: Mapping[str, tuple[str, str]] = {
     for direction in ("fwd", "bwd")
 }
 _CHANGED = 32768
-_CHANGES: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "fwd": (
-        {"num_stages": 2},
-        {"num_stages": 4},
-        {"num_warps": 1},
-        {"block_k": 64, "num_stages": 2},
-        {"block_k": 16, "num_warps": 1},
-        {"block_k": 64, "num_warps": 4},
-    ),
-    "dq": ({"num_stages": 3}, {"num_warps": 4}, {"block_k": 32, "num_stages": 3}, {"block_k": 32, "num_warps": 1}),
-    "dkv": ({"num_stages": 3}, {"share": 4096}, {"block_q": 32, "num_stages": 3}),
+_KERNEL = "native_sparse_attention/triton"
+_CHANGES: Mapping[str, Changes] = {
+    "fwd": {
+        "": (
+            {"num_stages": 2},
+            {"num_stages": 4},
+            {"num_warps": 1},
+            {"block_k": 64, "num_stages": 2},
+            {"block_k": 16, "num_warps": 1},
+            {"block_k": 64, "num_warps": 4},
+        )
+    },
+    "bwd": {
+        "dq": ({"num_stages": 3}, {"num_warps": 4}, {"block_k": 32, "num_stages": 3}, {"block_k": 32, "num_warps": 1}),
+        "dkv": ({"num_stages": 3}, {"share": 4096}, {"block_q": 32, "num_stages": 3}),
+    },
 }
 _DENSE = {"fwd": ("triton", "triton_hopper", "cudnn"), "bwd": ("triton", "triton_hopper_fused", "cudnn")}
-
-type Calls = dict[str, tuple[Callable[..., Any], Any]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
-    parser.add_argument("--dry", action="store_true", help="only make problems and configs")
-    parser.add_argument("--fla", action="store_true", help="time fla too")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=100.0, help="no point begins later than that")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args(arguments)
-    report: dict[str, Any] = {"versions": versions(), "rows": []}
-    end = time.monotonic() + args.seconds
-    for name, (direction, text) in _POINTS.items():
-        if not any(word in name for word in args.only):
-            continue
-        if time.monotonic() > end:
-            print(f"{name}: no time left")
-            continue
-        report["rows"].append(_row(name, direction, text, args))
-        if args.out:
-            args.out.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+    points = ((name, *point) for name, point in _POINTS.items())
+    return record(str(__doc__), points, _row, _speed, rival="fla", rounds=6, arguments=arguments)
 
 
-def problem_of(text: str) -> Any:
-    """The problem of a point."""
-    from attn_tune.ops.registry import get_op
-
-    op = get_op("native_sparse_attention")
-    return op.from_signature(op.parse_signature(f"native_sparse_attention/v1 {text}"))
-
-
-def configs_of(problem: Any, direction: str) -> dict[str, Any]:
-    """Our configs by what they change; of a backward those of one launch beside the other's untuned one."""
-    from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_kernel
-    from attn_tune.schema.device import Device
-
-    device = current_device()
-    if device.platform != "cuda":
-        device = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
-    search = get_kernel("native_sparse_attention/triton").searches[direction]
-    start = search.heuristic(problem, device)
-    found = {"untuned": start}
-    for part in ("",) if direction == "fwd" else ("dq", "dkv"):
-        base = getattr(start, part) if part else start
-        is_changed = problem.q_len == _CHANGED and problem.workload == "local"
-        for change in _CHANGES[part or direction] if is_changed else ():
-            config = search.whole(start, part, dataclasses.replace(base, **change))
-            if config != start and search.infeasible(problem, device, config) is None:
-                found[" ".join((part, *(f"{k}={v}" for k, v in change.items()))).strip()] = config
-    return found
+def _speed(row: dict[str, Any], peer: str) -> str:
+    return f"{row['flops'] / row['us'][peer] / 1e6:6.1f} TFLOP/s"
 
 
 def _row(name: str, direction: str, text: str, args: Any) -> dict[str, Any]:
     import jax
 
-    from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_kernel
-    from attn_tune.ops.contract import load
     from attn_tune.ops.native_sparse_attention.inputs import make_inputs
     from attn_tune.ops.native_sparse_attention.problem import flops
-    from attn_tune.tuner.protocol import MeasurePolicy
-    from attn_tune.tuner.work.measure import make_flush, race
-    from attn_tune.tuner.work.timers.choose import choose_timer
 
-    begin, problem = time.monotonic(), problem_of(text)
+    problem = problem_of("native_sparse_attention", text)
     row: dict[str, Any] = {"point": name, "signature": problem.signature.text, "flops": flops(problem, direction)}
-    configs = configs_of(problem, direction)
+    is_changed = problem.q_len == _CHANGED and problem.workload == "local"
+    configs = configs_of(_KERNEL, problem, direction, _CHANGES[direction] if is_changed else {})
     if args.dry:
         print(f"{name}: {', '.join(configs)}", flush=True)
         return row
-    searches = get_kernel("native_sparse_attention/triton").searches
     operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(0)
     given = operands if direction == "fwd" else _backward(problem, operands)
-    calls: Calls = {
-        x: (functools.partial(load(searches[direction].call), problem, c), given) for x, c in configs.items()
-    }
+    calls = calls_of(_KERNEL, problem, direction, configs, given)
     if direction == "bwd":
         calls["untuned dq alone"] = _alone(*calls["untuned"], "dq")
         calls["untuned dk and dv alone"] = _alone(*calls["untuned"], "dk", "dv")
         calls["lists alone"] = functools.partial(_lists, problem), operands
     if problem.workload == "local":
         calls |= _dense(problem, direction, operands)
-    entries, cannot = {}, {}
-    for peer, (call, inputs) in calls.items():
-        try:
-            compiled = jax.jit(call).lower(inputs).compile()
-            jax.block_until_ready(compiled(inputs))
-            entries[peer] = functools.partial(compiled, inputs)
-        except Exception as error:  # any error of a peer is that peer's result
-            cannot[peer] = _short(error)
-    measured = race(
-        list(entries.values()),
-        timer=choose_timer(),
-        policy=MeasurePolicy(rounds=args.rounds, rounds_max_s=4.0),
-        flush=make_flush(current_device()),
-        round_id=name,
-    ).measurements
-    us = {peer: round(m.median_ns / 1e3, 2) for peer, m in zip(entries, measured, strict=True)}
-    if args.fla and importlib.util.find_spec("fla"):
-        try:
-            us["fla"] = _fla(problem, direction, operands.indices, args.rounds)
-        except Exception as error:  # as above
-            cannot["fla"] = _short(error)
-    print(f"\n{name}  ({time.monotonic() - begin:.0f} s)", flush=True)
-    for peer in sorted(us, key=us.__getitem__):
-        print(f"  {us[peer]:10.1f} us  {row['flops'] / us[peer] / 1e6:6.1f} TFLOP/s  {peer}", flush=True)
-    for peer, reason in cannot.items():
-        print(f"  {peer} cannot: {reason}", flush=True)
-    return row | {"us": us, "cannot": cannot}
+    rivals = {}
+    if args.rival and importlib.util.find_spec("fla"):
+        rivals["fla"] = functools.partial(_fla, problem, direction, operands.indices, args.rounds)
+    return row | timed(name, compiled_calls(calls), args.rounds, rivals)
 
 
 def _alone(call: Callable[..., Any], given: Any, *names: str) -> tuple[Callable[..., Any], Any]:
@@ -260,10 +183,6 @@ def _fla(problem: Any, direction: str, indices: Any, rounds: int) -> float:
         return lambda: torch.autograd.grad(out, (q, k, v), dout)
 
     return median_us(prepared, rounds)
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 if __name__ == "__main__":

@@ -111,9 +111,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 def near_names(name: str, known: Iterable[str], most: int = 3) -> str:
-    """A question after at most ``most`` known names that are near ``name``, or ``""``.
+    """A question after at most ``most`` known names that begin with ``name``, or else are near it; or ``""``.
 
     Example: ``did you mean 'bfloat16' or 'float16'?``
     """
-    near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)
+    known = list(known)
+    longer = sorted((one for one in known if name and one.startswith(name)), key=len)
+    near = list(dict.fromkeys([*longer, *difflib.get_close_matches(name, known, n=most, cutoff=0.5)]))[:most]
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from tests.chosen import exhaustive
+
 KINDS = ("Auto", "Explicit")
 
 
@@ -21,5 +23,5 @@ def asked_for():
 
 def kept(*cases, of):
     """The parameters of a test: ``cases`` together, and as exhaustive ones those of all names of ``of``."""
-    found = [list(cases), pytest.param(every(of), marks=pytest.mark.exhaustive)]
+    found = [list(cases), exhaustive(every(of))]
     return pytest.mark.parametrize("cases", found, ids=["kept", "every"])

@@ -11,16 +11,14 @@ import pytest
 import attn_tune
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.api.linear_arrays import B, H, K, N, T, V, arrays as linear_arrays, exact as linear_exact, part
-from tests.chosen import chosen
+from tests.chosen import chosen, exhaustive
 from tests.several_devices import run_with_devices
 
 arrays = functools.partial(linear_arrays, "gated_delta_rule")
 recurrence = functools.partial(linear_exact, "gated_delta_rule")
 
 
-@pytest.mark.parametrize(
-    "absent", [["g"], ["beta"], pytest.param(["g", "beta", "initial_state"], marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("absent", [["g"], ["beta"], exhaustive(["g", "beta", "initial_state"])])
 def test_the_output_and_the_state_are_those_of_the_recurrence(absent):
     given = {name: x for name, x in arrays().items() if name not in absent}
     out, state = attn_tune.gated_delta_rule(**given, return_state=True)

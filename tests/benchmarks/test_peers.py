@@ -16,6 +16,7 @@ from peers_race import Settings, race_case
 from peers_report import is_right, markdown, races, versus
 
 from attn_tune.ops.flash_attention.problem import Problem
+from tests.chosen import exhaustive
 
 SIZES = {"b": 2, "t": 16, "s": 16, "n": 2, "k": 2, "h": 64, "v": 64, "dtype": "float16"}
 ROWS = {
@@ -33,7 +34,7 @@ ROWS = {
 
 # Of what others have, one at a time.
 SINGLE = ("window", "padded", "chunk-causal", "chunk-full")
-NAMES = [pytest.param(name, marks=[pytest.mark.exhaustive] if name in SINGLE else []) for name in ROWS]
+NAMES = [exhaustive(name) if name in SINGLE else name for name in ROWS]
 
 
 def problem(**fields):

@@ -10,6 +10,7 @@ from attn_tune.db.compare.sides import Evidence
 from attn_tune.db.compare.verdicts import Basis, Shift
 from attn_tune.db.decide.statistics import holm, rank_sum
 from attn_tune.schema import Environment, Rule
+from tests.chosen import exhaustive
 from tests.db.facts import DEVICE, OTHER_DEVICE
 from tests.db.sweeps import noisy, problem, record_sweep, side
 
@@ -25,7 +26,7 @@ def verdicts(a, b, **options):
     return {numbers[r.one.signature.text]: str(r.verdict) for r in rows if r.verdict is not Verdict.UNDECIDED}
 
 
-@pytest.mark.parametrize("noise", [pytest.param(0.01, marks=pytest.mark.exhaustive), 0.03])
+@pytest.mark.parametrize("noise", [exhaustive(0.01), 0.03])
 def test_equal_sweeps_are_undecided_at_the_stated_rate(noise):
     # Other configs: no program is the same in both, so that the statistics alone keep the verdicts away.
     other = {"config": {"block_q": 64}, "noise": noise}

@@ -58,13 +58,22 @@ def test_a_row_without_a_feature_problem_is_shipped_on_purpose_only(tmp_path, fe
     assert [row.features for row in pack.rows] == [features]
 
 
-def test_a_merged_pack_keeps_saying_how_many_rows_were_let_through(tmp_path):
+def merged_gate(packs, tmp_path, policy):
+    return merge_packs(packs, tmp_path / "merged", name="all", version="1", policy=policy, overwrite=True).pack.gate
+
+
+def test_a_merged_pack_counts_the_rows_that_were_let_through_and_came_in(tmp_path):
     path = lab(tmp_path / "lab.db", both(features=0))
     _, doubtful = export(path, tmp_path / "pack", policy=GatePolicy(allow_unproven=True))
     _, sound = export(lab(tmp_path / "other.db", both()), tmp_path / "other")
-    for packs in ([doubtful, sound], [sound, doubtful], [doubtful, doubtful]):
-        merged = merge_packs(packs, tmp_path / "merged", name="all", version="1", policy="keep", overwrite=True)
-        assert merged.pack.gate["accepted"] == {"unproven": 1}
+    for packs in ([doubtful, sound], [doubtful, doubtful]):
+        assert merged_gate(packs, tmp_path, "keep")["accepted"] == {"unproven": 1}
+    assert "accepted" not in merged_gate([sound, doubtful], tmp_path, "keep")
+    for packs in ([doubtful, sound], [sound, doubtful]):
+        assert "accepted" not in merged_gate(packs, tmp_path, "fastest-verified")
+    _, regretful = export(tied(tmp_path / "tied.db", 0.2), tmp_path / "tied", policy=GatePolicy(max_regret=1.0))
+    assert merged_gate([regretful, sound], tmp_path, "keep")["accepted"] == {"regret": 1}
+    assert "accepted" not in merged_gate([regretful, sound], tmp_path, "replace")
 
 
 def test_a_regret_that_may_be_large_is_refused(tmp_path):

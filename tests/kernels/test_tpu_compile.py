@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.chosen import exhaustive
+
 CASES = (
     "flash_attention/pallas_tpu_splash,fwd,tpu-v5e",
     "flash_attention/pallas_tpu_splash,fwd,tpu-v6e",
@@ -28,7 +30,7 @@ KEPT = (*CASES[1:2], *CASES[3:6], *CASES[7:])
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu has no wheel for this platform")
-@pytest.mark.parametrize("cases", [KEPT, pytest.param(CASES, marks=pytest.mark.exhaustive)], ids=["kept", "every"])
+@pytest.mark.parametrize("cases", [KEPT, exhaustive(CASES)], ids=["kept", "every"])
 def test_a_config_that_is_called_feasible_compiles(cases):
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",

@@ -49,6 +49,9 @@ def test_warps_of_specialisation_are_launched(capability, added):
     assert compiled.scratch_bytes > 0
 
 
+BARRIER = "stablehlo.optimization_barrier"
+
+
 def test_scratch_memory_is_an_output_that_is_dropped():
     product = samples.specialised_matmul
     lowered, (compiled,) = lower(product, array(256, 256), array(256, 256))
@@ -83,6 +86,11 @@ def test_a_flag_for_every_output():
         )
 
 
+def operations(lowered):
+    (main,) = lowered.compiler_ir("stablehlo").body.operations
+    return [op.operation.name for op in main.body.blocks[0]]
+
+
 def test_an_operand_updated_in_place_is_one_buffer_with_its_output():
     new, position = array(2, 16, dtype=jnp.float32), array(2, dtype=jnp.int32)
     cache = array(64, 16, dtype=jnp.float32)
@@ -96,17 +104,21 @@ def test_an_operand_updated_in_place_is_one_buffer_with_its_output():
     assert "operand_index = 2" in text
     assert "output_tuple_indices = []" in text
     assert "%arg2: tensor<64x16xf32> {tf.aliasing_output = 0 : i32}" in text
-    # Nothing copies the cache on its way there and back.
-    (main,) = lowered.compiler_ir("stablehlo").body.operations
-    assert [op.operation.name for op in main.body.blocks[0]] == [
-        "stablehlo.custom_call",
-        "func.return",
-    ]
+    # Nothing copies the cache on its way there and back, and no slice of a loop is moved into the call.
+    assert operations(lowered) == [*[BARRIER] * 3, "stablehlo.custom_call", BARRIER, "func.return"]
 
 
 def test_operands_that_are_not_updated_in_place_are_no_alias():
     lowered, _ = lower(samples.column_sums, array(6, 32, dtype=jnp.float32))
     assert "output_operand_alias" not in lowered.as_text()
+
+
+def test_only_results_of_a_call_without_updates_in_place_are_behind_barriers():
+    lowered, _ = lower(samples.column_sums, array(6, 32, dtype=jnp.float32))
+    names = operations(lowered)
+    call = names.index("stablehlo.custom_call")
+    assert BARRIER not in names[:call]
+    assert names[call + 1] == BARRIER
 
 
 def test_an_absent_operand_takes_no_parameter():

@@ -12,8 +12,8 @@ from attn_tune.db.release.gate import check_rows
 from attn_tune.ops.registry import get_op
 from attn_tune.schema import Status
 from attn_tune.schema.trial import Stage
+from tests.chosen import exhaustive, values_asked_for
 from tests.in_process import InProcess
-from tests.selected import values_asked_for
 
 SIGNATURES = {
     "probe_paged": "probe_paged/v1 b=3 s=64 n=2 h=16 page=8 dtype=float32 workload=uni",
@@ -36,8 +36,8 @@ DEFECTS = {
 
 # State in place and an op of another shape: what is proven of them is proven of the other two.
 RARE = ("probe_recurrent", "foreign")
-OPS = [pytest.param(op, marks=[pytest.mark.exhaustive] if op in RARE else []) for op in SIGNATURES]
-PLANTED = [pytest.param(*key, marks=[pytest.mark.exhaustive] if key[0] in RARE else []) for key in DEFECTS]
+OPS = [exhaustive(op) if op in RARE else op for op in SIGNATURES]
+PLANTED = [exhaustive(*key) if key[0] in RARE else key for key in DEFECTS]
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,9 @@
-"""Values in messages: short, and arrays by dtype, shape and first entry."""
+"""Words of messages: short values, arrays by dtype, shape and first entry, and names that were perhaps meant."""
 
 import jax
 import numpy as np
 
-from attn_tune.schema.errors import shown
+from attn_tune.schema.errors import near_names, shown
 
 
 def test_an_array_is_shown_by_dtype_shape_and_first_entry():
@@ -23,3 +23,11 @@ def test_a_traced_array_is_shown_without_its_values():
 def test_other_values_are_short():
     assert shown("soft") == "'soft'"
     assert len(shown(list(range(1000)))) < 120
+
+
+def test_names_that_begin_with_what_was_typed_come_before_similar_ones():
+    known = ["nvidia-h800", "nvidia-v100", "nvidia-h100-sxm5", "nvidia-h100-pcie", "nvidia-h100-nvl"]
+    said = "did you mean 'nvidia-h100-nvl' or 'nvidia-h100-sxm5' or 'nvidia-h100-pcie'?"
+    assert near_names("nvidia-h100", known) == said
+    assert near_names("nvidia-v10", known, most=2) == "did you mean 'nvidia-v100' or 'nvidia-h800'?"
+    assert near_names("", known) == ""

@@ -4,10 +4,9 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
-from attn_tune.ops.fields.cache_arguments import check_integers
 from attn_tune.ops.recurrent.problem import LOWEST_GATE, WORKLOADS
 from attn_tune.schema.errors import UsageError, shown, unknown_name
 
@@ -65,18 +64,6 @@ def checked_state(given: Any, shape: tuple[int, ...]) -> Float[Array, "sequences
     if state.shape != shape or state.dtype != jnp.float32:
         raise UsageError(f"initial_state must be float32{list(shape)}, got {state.dtype}{list(state.shape)}")
     return state
-
-
-def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"] | None:
-    """The borders of sequences, none beyond the tokens."""
-    if cu_seqlens is None:
-        return None
-    if rows != 1:
-        raise UsageError(f"cu_seqlens lays sequences end to end in a batch of 1, got a batch of {rows}")
-    ends = check_array("cu_seqlens", cu_seqlens)
-    if ends.ndim != 1 or ends.shape[0] < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
-        raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}")
-    return jnp.clip(check_integers("cu_seqlens", ends, ends.shape), 0, length)
 
 
 def checked_workload(workload: Any, is_ragged: bool) -> str:

@@ -6,15 +6,12 @@ It is the op ``paged_decode`` with a cache of layout ``latent``, and is looked u
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from attn_tune.api.serving.cache_attention import check_query_dtype
+from attn_tune.api.serving.latents import latent_operands
 from attn_tune.api.serving.paged_decode import decoded
-from attn_tune.ops.fields.arguments import check_array, check_not_empty
-from attn_tune.ops.fields.cache import CODES, LATENT
-from attn_tune.schema.errors import UsageError
+from attn_tune.ops.fields.cache import LATENT
 
 
 def mla_decode(
@@ -81,40 +78,12 @@ def mla_decode(
       UsageError: an argument is malformed; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one; or a derivative is asked for.
     """
-    latent = check_not_empty("q_latent", check_array("q_latent", q_latent))
-    rope = check_array("q_rope", q_rope)
-    if latent.ndim not in (3, 4):
-        raise UsageError(f"q_latent must be [B, N, L] or [B, T, N, L], got shape {latent.shape}")
-    check_query_dtype(latent)
-    if rope.shape[:-1] != latent.shape[:-1] or rope.dtype != latent.dtype:
-        raise UsageError(
-            f"q_latent and q_rope must agree in dtype and all axes but the last, got {latent.dtype}"
-            f"{list(latent.shape)} and {rope.dtype}{list(rope.shape)}"
-        )
-    if softmax_scale is None:
-        raise UsageError("softmax_scale is None: give that of the model, of heads before the projection is absorbed")
-    cache = check_array("latent_pages", latent_pages)
-    # Two axes before the width: the pages or sequences, and their tokens.
-    if cache.ndim == 4 and cache.shape[2] == 1:
-        cache = cache[:, :, 0]
-    latent_dim, width = latent.shape[-1], latent.shape[-1] + rope.shape[-1]
-    if cache.ndim != 3 or cache.shape[-1] != width:
-        wanted = f"[pages, P, {width}], the latent ({latent_dim}) and the rotary part ({rope.shape[-1]})"
-        raise UsageError(f"latent_pages must be {wanted} of a token, got shape {latent_pages.shape}")
-    if cache.dtype != latent.dtype and cache.dtype.name not in CODES:
-        raise UsageError(f"latent_pages must be {latent.dtype} as q_latent, or {' or '.join(CODES)}, got {cache.dtype}")
-    scale = None if kv_scale is None else check_array("kv_scale", kv_scale)
-    if scale is not None and scale.ndim:
-        if scale.shape not in (cache.shape[:2], (*cache.shape[:2], 1)):
-            raise UsageError(f"kv_scale must be one number or {list(cache.shape[:2])}, got {list(scale.shape)}")
-        scale = scale.reshape(*cache.shape[:2], 1)
-    if scale is not None and cache.dtype.name not in CODES:
-        raise UsageError(f"kv_scale belongs to latent_pages of {' or '.join(CODES)}, not of {cache.dtype}")
-    if scale is None and cache.dtype.name == "int8":
-        raise UsageError("kv_scale is missing: latent_pages of int8 need it")
+    query, cache, latent_dim, scale = latent_operands(
+        q_latent, q_rope, latent_pages, kv_scale, softmax_scale, forms=("[B, N, L]", "[B, T, N, L]")
+    )
     return decoded(
-        jnp.concatenate([latent, rope], axis=-1),
-        (cache[:, :, None], None),
+        query,
+        (cache, None),
         kv_lens,
         page_table,
         num_seqs=num_seqs,

@@ -107,14 +107,15 @@ def ragged_paged(
     if check_not_empty("query", q).ndim != 3:
         raise UsageError(f"query must be [tokens, N, H], got shape {q.shape}")
     check_query_dtype(q)
-    batch = count_sequences(kv_lens)
-    attributes, arrays = over_cache(
+    return ragged(
         q,
-        k_pages,
-        v_pages,
+        (k_pages, v_pages),
+        (kv_lens, cu_q_lens),
         page_table,
-        batch,
-        WORKLOADS,
+        num_seqs=num_seqs,
+        causal=causal,
+        return_lse=return_lse,
+        place={"platform": platform, "cfg": cfg, "mesh": mesh, "in_specs": in_specs, "out_specs": out_specs},
         layout=layout,
         sliding_window=sliding_window,
         softmax_scale=softmax_scale,
@@ -125,31 +126,52 @@ def ragged_paged(
         max_kv_len=max_kv_len,
         workload=workload,
     )
-    lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
+
+
+def ragged(
+    query: Array,
+    caches: tuple[Any, Any],
+    lengths: tuple[Any, Any],
+    page_table: Any,
+    *,
+    num_seqs: Any,
+    causal: bool,
+    return_lse: bool,
+    place: Mapping[str, Any],
+    **options: Any,
+) -> Any:
+    """The result of ``ragged_paged`` for a query ``[tokens, N, H]`` that was checked.
+
+    Args:
+      lengths: ``kv_lens`` and ``cu_q_lens``.
+      place: the arguments of ``run`` that say by which kernel and on which devices.
+      options: those of ``over_cache``.
+
+    Raises:
+      UsageError: as ``ragged_paged``.
+    """
+    q, (kv_lens, cu_q_lens) = query, lengths
+    batch = count_sequences(kv_lens)
+    attributes, arrays = over_cache(q, *caches, page_table, batch, WORKLOADS, **options)
+    kv_lens = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
     # Ends beyond the queries would be written beyond the output.
     ends = jnp.clip(check_integers("cu_q_lens", cu_q_lens, (batch + 1,)), 0, q.shape[0])
     if not isinstance(causal, bool):
         raise UsageError(f"causal must be True or False, got {shown(causal)}")
-    if not causal and sliding_window is not None:
-        raise UsageError(
-            f"sliding_window={sliding_window} counts from a query's own position; leave it out, or causal=False"
-        )
+    if not causal and (window := options["sliding_window"]) is not None:
+        raise UsageError(f"sliding_window={window} counts from a query's own position; leave it out, or causal=False")
     problem = Problem(tokens=q.shape[0], causal=causal, **attributes)
     outputs = run(
         cache_call(
             NAME,
             _ROWS,
-            layout,
+            options["layout"],
             has_pages=problem.page_size > 0,
             kv_scale=problem.kv_scale,
             doing=_DOING,
         ),
         problem,
-        Operands(kv_lens=lengths, cu_q_lens=first_ends(num_seqs, ends), **arrays),
-        platform=platform,
-        cfg=cfg,
-        mesh=mesh,
-        in_specs=in_specs,
-        out_specs=out_specs,
+        Operands(kv_lens=kv_lens, cu_q_lens=first_ends(num_seqs, ends), **arrays),
+        **place,
     )
     return (outputs["out"], outputs["lse"]) if return_lse else outputs["out"]

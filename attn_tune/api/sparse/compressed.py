@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.ops.fields.arguments import check_array, check_qkv
+from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.ops.masks.mask_info import KV_PADDING, MaskInfo
-from attn_tune.ops.native_sparse_attention.arguments import checked_block_size, checked_ends
+from attn_tune.ops.native_sparse_attention.arguments import checked_block_size
 from attn_tune.ops.native_sparse_attention.blocks import blocks_of
 from attn_tune.ops.native_sparse_attention.problem import DEFAULT_BLOCK, Problem
 from attn_tune.schema.errors import UsageError

@@ -16,7 +16,8 @@ from attn_tune.api.flash_attention import flash_attention
 from attn_tune.api.sparse.compressed import compressed_attention, mean_pooling
 from attn_tune.ops.fields.arguments import check_array, check_qkv, static_float
 from attn_tune.ops.fields.cache_arguments import check_expected, check_integers
-from attn_tune.ops.native_sparse_attention.arguments import checked_block_size, checked_ends
+from attn_tune.ops.fields.packed_arguments import checked_ends
+from attn_tune.ops.native_sparse_attention.arguments import checked_block_size
 from attn_tune.ops.native_sparse_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.ops.native_sparse_attention.problem import DEFAULT_BLOCK, LOCAL, NAME, WORKLOADS, Problem
 from attn_tune.schema.errors import UsageError, shown

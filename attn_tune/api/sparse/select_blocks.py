@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.sparse.compressed import blocks_problem
 from attn_tune.ops.fields.arguments import check_qkv, static_float
-from attn_tune.ops.native_sparse_attention.arguments import checked_ends
+from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.ops.native_sparse_attention.blocks import blocks_of
 from attn_tune.ops.native_sparse_attention.problem import DEFAULT_BLOCK
 from attn_tune.ops.typed_jax import map_rows

@@ -12,7 +12,9 @@ from attn_tune.db.release.conflicts import (
     conflict_error,
     take_in,
 )
+from attn_tune.db.release.gate import MAX_REGRET, Doubt
 from attn_tune.packs.reader import Pack
+from attn_tune.packs.rows import PPM, Row
 from attn_tune.packs.writer import check_target, check_word, files_of_rows, write_pack
 from attn_tune.schema import UsageError
 
@@ -46,10 +48,10 @@ def merge_packs(
 ) -> MergedPack:
     """Merges ``packs`` into a new one at ``path``: the first is the base, the others come in, in order.
 
-    The manifest names the packs it was made of, adds up how many of their rows were let through on purpose, and says
-    that the gate was passed only if all of them say so. It is not signed: a signature vouches for bytes, and these are
-    new. It carries the quarantine lists of all; where one names another's row, that row stays and is turned down at
-    lookup, as with the packs side by side.
+    The manifest names the packs it was made of, counts those of their rows that came in and were let through on purpose
+    (at most so many, where a row does not say whether it was one), and says that the gate was passed only if all of
+    them say so. It is not signed: a signature vouches for bytes, and these are new. It carries the quarantine lists of
+    all; where one names another's row, that row stays and is turned down at lookup, as with the packs side by side.
 
     Raises:
       UsageError: fewer than two packs, contracts that differ, or conflicts that the policy does not resolve.
@@ -82,7 +84,7 @@ def merge_packs(
             devices={k: v for pack in packs for k, v in pack.devices.items()},
             environments={k: v for pack in packs for k, v in pack.environments.items()},
             contracts=contracts,
-            gate=_gate(packs, len(rows)),
+            gate=_gate(packs, rows),
             quarantine=entries.values(),
         )
         written = write_pack(path, files)
@@ -101,13 +103,28 @@ def _contracts(packs: Sequence[Pack]) -> dict[str, int]:
     return found
 
 
-def _gate(packs: Sequence[Pack], rows: int) -> dict[str, Any]:
-    # Of rows that did not come in too: a pack may say of itself that it is worse, not that it is better.
+def _gate(packs: Sequence[Pack], rows: Sequence[Row]) -> dict[str, Any]:
     accepted: Counter[str] = Counter()
+    counted: set[int] = set()
+    shipped = {id(row) for row in rows}
     for pack in packs:
-        accepted.update(pack.gate.get("accepted", {}))
+        came_in = [row for row in pack.rows if id(row) in shipped - counted]
+        counted |= set(map(id, came_in))
+        for doubt, count in pack.gate.get("accepted", {}).items():
+            accepted[doubt] += min(count, sum(_may_be_doubted(row, doubt) for row in came_in))
+    accepted = +accepted
     return {
-        **({"accepted": {doubt: min(count, rows) for doubt, count in sorted(accepted.items())}} if accepted else {}),
+        **({"accepted": dict(sorted(accepted.items()))} if accepted else {}),
         "passed": all(pack.gate.get("passed") is True for pack in packs),
         "merged": [{"name": p.name, "version": p.version, "digest": p.digest} for p in packs],
     }
+
+
+def _may_be_doubted(row: Row, doubt: str) -> bool:
+    """Whether the gate may have let ``row`` pass despite ``doubt``; a row does not say whether its final was noisy."""
+    match doubt:
+        case Doubt.UNPROVEN:
+            return not row.features
+        case Doubt.REGRET:
+            return (row.regret_ppm or 0) >= MAX_REGRET * PPM
+    return True

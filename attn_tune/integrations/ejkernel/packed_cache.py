@@ -136,10 +136,9 @@ def multi_latent_ragged_page_attention(
     platform: str | None = None,
     cfg: Any = None,
 ) -> tuple[Float[Array, "tokens N L"], Float[Array, "pages words packing padded"]]:
-    """Latents written by a scatter, then ``attn_tune.mla_decode`` with a sequence for each token: ``(out, kv_cache)``.
+    """Latents written by a scatter, then ``attn_tune.mla_ragged``: ``(out, kv_cache)``.
 
-    Any mix of prompts and decoding is right. Each token reads its whole context, so that a prompt is better given as
-    heads to ``flash_mla``. ``multi_latent_ragged_page_attention_v2`` is this function too.
+    ``multi_latent_ragged_page_attention_v2`` is this function too.
 
     Args:
       queries_nope, queries_pe: absorbed queries ``[tokens, N, L]`` and their rotary part ``[tokens, N, R]``.
@@ -165,7 +164,7 @@ def multi_latent_ragged_page_attention(
     if kv_cache.dtype.itemsize < 2 or width != latent + rotary + sum(pads):
         raise UsageError(
             f"{name}: kv_cache must be [pages, P / packing, packing, {latent + rotary + sum(pads)}] in 16 or 32 bits, "
-            f"got {kv_cache.dtype}{list(kv_cache.shape)}; other caches are those of attn_tune.mla_decode"
+            f"got {kv_cache.dtype}{list(kv_cache.shape)}; other caches are those of attn_tune.mla_ragged"
         )
     page_size = words * packing
     table = block_tables.reshape(kv_lens.shape[0], -1)
@@ -175,8 +174,7 @@ def multi_latent_ragged_page_attention(
     counts = sequence < distribution[2]
     sequence = jnp.minimum(sequence, kv_lens.shape[0] - 1)
     position = kv_lens[sequence] - query_start_loc[sequence + 1] + at
-    rows = table[sequence]
-    page = jnp.take_along_axis(rows, position[:, None] // page_size, axis=1, mode="clip")[:, 0]
+    page = jnp.take_along_axis(table[sequence], position[:, None] // page_size, axis=1, mode="clip")[:, 0]
     page = jnp.where(counts & (position >= 0), page, pages)
     new = [
         jnp.pad(x, ((0, 0), (0, pad))).astype(kv_cache.dtype)
@@ -189,12 +187,14 @@ def multi_latent_ragged_page_attention(
         scale = scale if factor is None else scale * factor
     queries = (queries_nope, queries_pe)
     q_latent, q_rope = (jnp.pad(x, ((0, 0), (0, 0), (0, pad))) for x, pad in zip(queries, pads, strict=True))
-    out = attn_tune.mla_decode(
+    out = attn_tune.mla_ragged(
         q_latent,
         q_rope,
         flat,
-        jnp.where(counts, position + 1, 0),
-        rows,
+        kv_lens,
+        query_start_loc,
+        table,
+        num_seqs=distribution[2],
         softmax_scale=scale,
         sliding_window=window_before(name, sliding_window),
         logits_soft_cap=logits_soft_cap,

@@ -23,7 +23,7 @@ from attn_tune.integrations.ejkernel.arguments import (
     sinks_of_all,
 )
 from attn_tune.ops.masks.mask_info import MaskInfo
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 type Window = int | tuple[int, int] | None
 type Specs = Sequence[PartitionSpec | None] | None
@@ -85,6 +85,8 @@ def blocksparse_attention(
     refuse_mesh(name, mesh, in_specs, out_specs)
     refuse(name, "lists of blocks are made from the mask; give mask_builder or a mask", qkv_layouts=qkv_layouts)
     refuse(name, "call ring_attention", sequence_parallelism_mesh_axis_name=sequence_parallelism_mesh_axis_name)
+    if chunk_size is not None and (not isinstance(chunk_size, int | np.integer) or chunk_size < 1):
+        raise UsageError(f"{name}: chunk_size must be a positive integer, got {shown(chunk_size)}")
     refuse_capped_bias(name, bias, logits_soft_cap)
     leave_out(name, fused_backward=fused_backward)
     del purify  # Rows of padding see nothing, and are zeros.

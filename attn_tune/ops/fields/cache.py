@@ -40,7 +40,7 @@ PLACE_FIELDS = (
         kind=_C,
         is_int=False,
         default="nhd",
-        doc="order of the cache's axes: nhd, hnd, head_first, interleaved; of decoding also latent: values in keys",
+        doc="order of the cache's axes: nhd, hnd, head_first, interleaved; of attention also latent: values in keys",
     ),
 )
 CODE_FIELDS = (

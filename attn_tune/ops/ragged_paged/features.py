@@ -1,5 +1,6 @@
 """Small problems that are hard to get right."""
 
+from attn_tune.ops.fields.cache import LATENT
 from attn_tune.ops.fields.cache_samples import BITING_CAP, FLOAT8, OTHER_SCALE, PAGES, samples_of, shrunk
 from attn_tune.ops.ragged_paged.problem import Problem
 
@@ -27,6 +28,7 @@ def samples() -> dict[str, Problem]:
     """Tiny problems by name: each feature alone, then combinations that have gone wrong in real kernels."""
     tiny, common = samples_of(Problem, {"batch": BATCH, "tokens": 60})
     heads = {"num_q_heads": 10, "has_sinks": True, "soft_cap": BITING_CAP}
+    latent = {"layout": LATENT, "num_q_heads": 6, "num_kv_heads": 1, "head_dim": 48, "scale": 0.2}
     return common | {
         "prompts": tiny(tokens=77 * BATCH, page_size=8),
         "decodes": tiny(tokens=BATCH, page_size=8, workload="mix"),
@@ -37,4 +39,13 @@ def samples() -> dict[str, Problem]:
         "not_causal_contiguous": tiny(causal=False, workload="uni"),
         "not_causal_mixed": tiny(causal=False, workload="mix", has_sinks=True, **FLOAT8, kv_scale="token"),
         "everything": tiny(kv_scale="token", window=23, **heads, **FLOAT8),
+        "latent": tiny(**latent, **PAGES),
+        "latent_contiguous": tiny(at_edges=True, **latent),
+        "latent_mixed": tiny(workload="mix", page_size=64, **latent),
+        "latent_float32": tiny(dtype="float32", causal=False, **latent, **PAGES),
+        "latent_without_rope": tiny(**latent | {"head_dim": 32}, **PAGES),
+        "latent_float8": tiny(kv_scale="tensor", **latent, **FLOAT8),
+        "latent_everything": tiny(
+            kv_scale="token", window=23, has_sinks=True, soft_cap=BITING_CAP, tokens=90, **latent, **FLOAT8
+        ),
     }

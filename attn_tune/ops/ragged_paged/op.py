@@ -1,7 +1,7 @@
 """The op ``ragged_paged``: mixed prefill and decoding, and prefill in chunks, over a paged or contiguous cache."""
 
 from attn_tune.ops.contract import Axis, Op, Operand, Output, OutputKind
-from attn_tune.ops.fields.cache import shape
+from attn_tune.ops.fields.cache import JOINT, shape
 from attn_tune.ops.ragged_paged.problem import FIELDS, NAME, VERSION, WORKLOADS, Problem, bytes_moved, flops
 
 
@@ -18,7 +18,7 @@ def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
         Operand(name="q", shape=(p.tokens, p.num_q_heads, p.head_dim), dtype=p.dtype),
         Operand(name="k", shape=shape(*cache, p.head_dim), dtype=p.cache_dtype),
     ]
-    if p.layout != "interleaved":
+    if p.layout not in JOINT:
         found.append(Operand(name="v", shape=shape(*cache, p.v_head_dim), dtype=p.cache_dtype))
     if p.page_size:
         found.append(Operand(name="page_table", shape=(p.batch, p.table_width), dtype="int32"))
@@ -41,7 +41,10 @@ OP = Op(
     samples=".features:samples",
     workloads=WORKLOADS,
     axes=(Axis(field="b", is_length=False), Axis(field="t"), Axis(field="s")),
-    functions=("attn_tune.api.serving.ragged_paged:ragged_paged",),
+    functions=(
+        "attn_tune.api.serving.ragged_paged:ragged_paged",
+        "attn_tune.api.serving.mla_ragged:mla_ragged",
+    ),
     walk=".walk:WALK",
     summary="new tokens of each sequence, as many as it has, over a paged or contiguous cache",
 )

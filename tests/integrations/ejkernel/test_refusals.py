@@ -31,6 +31,8 @@ REFUSED = {
         {"mask_builder": lambda: None},
         {"mask_builder": lambda *sizes: 1},
         {"sequence_parallelism_mesh_axis_name": "sp"},
+        {"chunk_size": 0},
+        {"chunk_size": 64.0},
     ],
     "gla_attention__reversed": [{"platform": "cuda12"}],
     "gated_delta_rule__segments": [{"mesh": 1}],

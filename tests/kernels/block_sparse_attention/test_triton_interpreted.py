@@ -4,7 +4,7 @@ import pytest
 
 from tests.chosen import chosen
 from tests.kernels.block_sparse_attention.triton_cases import CASES, TESTED
-from tests.kernels.interpreted import run_selected
+from tests.kernels.scripts import run_selected
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,6 @@
 
 import dataclasses
 import itertools
-import json
-import os
-import subprocess
-import sys
 import types
 
 import jax.numpy as jnp
@@ -23,6 +19,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 from tests.chosen import chosen
+from tests.kernels.scripts import built
 from tests.ops.cases import ON_HOPPER
 
 H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
@@ -230,16 +227,7 @@ def test_the_fused_backward_for_hopper_drops_the_weights_that_the_op_drops(array
 
 @pytest.mark.slow
 def test_builds_of_the_fused_backward_for_hopper_fit_and_wait_for_no_single_instruction():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.flash_attention.hopper_builds"],
-        env=environment | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    builds = {build["name"]: build for line in done.stdout.splitlines() if (build := json.loads(line))}
+    builds = {build["name"]: build for build in built("tests.kernels.flash_attention.hopper_builds")}
     assert len(builds) == 5
     for build in builds.values():
         assert build["spills"] <= 500, build

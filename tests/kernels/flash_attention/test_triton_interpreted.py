@@ -6,7 +6,7 @@ import pytest
 
 from tests.chosen import chosen
 from tests.kernels.flash_attention.triton_cases import CASES, OTHERS, PAIRS, RUNS, TESTED, expected_outputs
-from tests.kernels.interpreted import run_selected
+from tests.kernels.scripts import run_selected
 from tests.kernels.triton_interpreter import name_of
 
 

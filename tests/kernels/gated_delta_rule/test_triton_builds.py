@@ -1,25 +1,13 @@
 """The Triton kernels compiled without a GPU: launches spill little, and walks copy ahead and use tensor cores."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.kernels.scripts import built
 
 
 @pytest.mark.slow
 def test_untuned_walks_and_gradients_spill_little_and_walks_copy_ahead():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.gated_delta_rule.triton_builds"],
-        env=environment | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    launches = {(x["name"], x["launch"]): x for x in map(json.loads, done.stdout.splitlines())}
+    launches = {(x["name"], x["launch"]): x for x in built("tests.kernels.gated_delta_rule.triton_builds")}
     for name in ("forward-90", "backward-90"):
         walks = [x for (of, _), x in launches.items() if of == name and x["launch"] in _WALKS]
         assert walks

@@ -4,7 +4,7 @@ import pytest
 
 from tests.chosen import chosen
 from tests.kernels.indexer.triton_cases import CASES, TESTED
-from tests.kernels.interpreted import run_selected
+from tests.kernels.scripts import run_selected
 from tests.kernels.triton_interpreter import name_of
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.chosen import chosen
-from tests.kernels.interpreted import run_selected
 from tests.kernels.paged_append.triton_cases import CASES, TESTED
+from tests.kernels.scripts import run_selected
 from tests.kernels.triton_interpreter import name_of
 
 

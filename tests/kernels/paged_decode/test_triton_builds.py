@@ -1,27 +1,14 @@
 """The Triton kernel compiled without a GPU: it fits, copies asynchronously, and reads no codes byte by byte."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
+from tests.kernels.scripts import built
 
 
 @pytest.mark.slow
 def test_untuned_launches_fit_and_are_pipelined():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.paged_decode.triton_builds"],
-        env=environment | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    launches = [json.loads(line) for line in done.stdout.splitlines()]
+    launches = built("tests.kernels.paged_decode.triton_builds")
     assert {launch["name"] for launch in launches} >= {"llama-80", "float8-90", "wide-90"}
     # Latents are the wide operand of Hopper's products: 576 / 16 of keys and, of values, 512 / 64 times 64 / 16.
     assert {launch["products"] for launch in launches if launch["name"] == "latent-90"} == {68, 0}

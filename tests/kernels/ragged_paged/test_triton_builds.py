@@ -1,27 +1,14 @@
 """The Triton kernel compiled without a GPU: it fits, and copies asynchronously."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 from attn_tune.kernels.lang.triton.limits import MAX_SHARED_BYTES
+from tests.kernels.scripts import built
 
 
 @pytest.mark.slow
 def test_untuned_launches_fit_and_are_pipelined():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.ragged_paged.triton_builds"],
-        env=environment | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    launches = [json.loads(line) for line in done.stdout.splitlines()]
+    launches = built("tests.kernels.ragged_paged.triton_builds")
     assert {launch["name"] for launch in launches} >= {"llama-80", "mixed-90", "float8-90", "wide-90"}
     for launch in launches:
         # Tiles of 128 rows and four warps spill, and are the fastest all the same (H200).

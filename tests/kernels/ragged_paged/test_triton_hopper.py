@@ -2,10 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import json
-import os
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -22,6 +18,7 @@ from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.kernels.scripts import built
 
 H200 = device_from_kind("nvidia-h200")
 SEARCH = SPEC.searches["fwd"]
@@ -183,16 +180,7 @@ def test_a_cache_of_more_rows_than_32_bits_count_is_refused_by_its_shape():
 
 @pytest.mark.slow
 def test_builds_fit_multiply_in_groups_of_warps_and_copy_by_descriptor():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.ragged_paged.hopper_builds"],
-        env=environment | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    builds = {build["name"]: build for line in done.stdout.splitlines() if (build := json.loads(line))}
+    builds = {build["name"]: build for build in built("tests.kernels.ragged_paged.hopper_builds")}
     assert set(builds) == {"llama", "mixed", "everything", "contiguous"}
     for build in builds.values():
         assert build["spills"] <= 256, build

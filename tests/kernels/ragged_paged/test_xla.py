@@ -34,6 +34,8 @@ NAMES = (
     "not_causal_contiguous",
     "not_causal_mixed",
     "everything",
+    "latent_mixed",
+    "latent_everything",
 )
 
 

@@ -1,14 +1,10 @@
 """The Triton kernels of sparse attention compiled for Hopper without a GPU: products, and copies of gathered keys."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.sparse_mla.problem import Problem
+from tests.kernels.scripts import built
 from tests.ops.cases import H200
 
 
@@ -26,16 +22,7 @@ def test_the_hopper_kernel_comes_first_only_where_it_was_judged():
 
 @pytest.mark.slow
 def test_untuned_launches_of_sparse_attention_multiply_by_wgmma_and_gather_without_waiting():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.sparse_mla.triton_builds"],
-        env=environment | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    launches = {launch.pop("name"): launch for launch in map(json.loads, done.stdout.splitlines())}
+    launches = {launch.pop("name"): launch for launch in built("tests.kernels.sparse_mla.triton_builds")}
     assert launches.keys() == {"narrow", "hopper", "indexer"}
     for launch in launches.values():
         assert launch["wgmma"] > 0, launch

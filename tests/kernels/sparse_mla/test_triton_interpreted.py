@@ -3,7 +3,7 @@
 import pytest
 
 from tests.chosen import chosen
-from tests.kernels.interpreted import run_selected
+from tests.kernels.scripts import run_selected
 from tests.kernels.sparse_mla.triton_cases import CASES, TESTED
 from tests.kernels.triton_interpreter import name_of
 

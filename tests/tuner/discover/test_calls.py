@@ -12,6 +12,7 @@ from attn_tune.tuner.discover.calls import find_calls
 from attn_tune.tuner.discover.hlo import read_hlo
 from attn_tune.tuner.discover.jaxpr import read_jaxpr
 from attn_tune.tuner.discover.stablehlo import read_stablehlo
+from tests.chosen import exhaustive
 from tests.tuner.discover.programs import BASE, NO_ATTENTION, PROGRAMS, UNREAD, shape
 
 READERS = {
@@ -22,7 +23,7 @@ READERS = {
 
 # What they have others have too, with more besides.
 PLAIN = ("stock causal", "stock window", "scan", "ours", "remat")
-NAMES = [pytest.param(name, marks=[pytest.mark.exhaustive] if name in PLAIN else []) for name in PROGRAMS]
+NAMES = [exhaustive(name) if name in PLAIN else name for name in PROGRAMS]
 
 
 @pytest.mark.parametrize("name", NAMES)

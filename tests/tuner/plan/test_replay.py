@@ -8,9 +8,10 @@ from attn_tune.schema.config import config_digest
 from attn_tune.tuner.plan.replay import Hints, leave_one_shape_out, quantile, regret_curve, replay
 from attn_tune.tuner.plan.strategies.effort import STRATEGIES, StrategyName
 from attn_tune.tuner.plan.strategies.space import Space
+from tests.chosen import exhaustive
 from tests.tuner.plan.flash_model import recorded_cases
 
-PARTS = ["", *(pytest.param(part, marks=pytest.mark.exhaustive) for part in ("dq", "dkv"))]
+PARTS = ["", *map(exhaustive, ("dq", "dkv"))]
 CANDIDATES = [{"size": s} for s in range(10)]
 TIMES = {config_digest(c): 100.0 - c["size"] for c in CANDIDATES[:8]}
 

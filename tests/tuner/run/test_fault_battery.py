@@ -13,9 +13,9 @@ from attn_tune.schema.errors import StorageError
 from attn_tune.tuner.protocol import Limits
 from attn_tune.tuner.run import executor as executor_module
 from attn_tune.tuner.run.process import WorkerProcess
+from tests.chosen import exhaustive, values_asked_for
 from tests.patience import until
 from tests.planted.planted_battery import FAULTS, PatientExecutor, request, run_battery
-from tests.selected import values_asked_for
 
 LANES = 2
 # Each costs two workers and is seen as another one is: a fault of the processor, an exit, a lack of memory, a program
@@ -25,7 +25,7 @@ ALIKE = {
     "hang_in_compile",
 }
 ROWS = [fault for fault in FAULTS if "cpu" in fault.platforms]
-NAMES = [pytest.param(f.name, marks=[pytest.mark.exhaustive] if f.name in ALIKE else []) for f in ROWS]
+NAMES = [exhaustive(f.name) if f.name in ALIKE else f.name for f in ROWS]
 # More than a worker needs, less than an eater takes.
 WORKER = Limits(memory_gib=1.5)
 ENVIRONMENT = {"PLANTED_GIB": str(WORKER.memory_gib), "JAX_PLATFORMS": "cpu"}

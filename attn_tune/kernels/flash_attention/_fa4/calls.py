@@ -85,7 +85,8 @@ def _call(launch: Any, results: Any, operands: Any, *, aliases: Any = None, **co
         compile_key=(launch.__name__, *constants.values()),
         **constants,
     )
-    return call(*operands)
+    # XLA must not move slices and updates of a loop into the call, as in ``kernels/lang/triton/call.py``.
+    return jax.lax.optimization_barrier(call(*(jax.lax.optimization_barrier(operands) if aliases else operands)))
 
 
 def _dlse(inputs: BackwardInputs) -> Array:

@@ -46,10 +46,6 @@ def _of_rows(p: Problem) -> str | None:
 
 
 def _of_backward(p: Problem) -> str | None:
-    if p.group_size > 1:
-        # Arrays of zeros become the sums of dk and dv. On an H100 (JAX 0.11.2) both were one buffer where a program had
-        # several calls: dv was off by six to ten times its size, though right where it was the only call.
-        return "sums of dk and dv of grouped heads share a buffer in programs of several calls, and are wrong"
     if max(p.head_dim, p.v_head_dim) > _WHOLE_HEAD_DIM and (p.head_dim % 64 or p.v_head_dim % 64):
         return f"its backward wants head dims above {_WHOLE_HEAD_DIM} to be multiples of 64"
     return None

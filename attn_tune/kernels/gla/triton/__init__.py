@@ -8,6 +8,4 @@ SPEC = linear_spec(
     forward=ChannelForwardConfig,
     backward=ChannelBackwardConfig,
     summary="chunks of tokens in Triton, whose products are made by halving them, so that no gate overflows",
-    # Right on an H100, but not timed beside XLA there since gradients of gates are made another way.
-    backward_place=-1,
 )

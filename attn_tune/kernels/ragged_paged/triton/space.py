@@ -15,7 +15,7 @@ from attn_tune.kernels.ragged_paged._triton.space import (
     with_decoding,
 )
 from attn_tune.kernels.ragged_paged.triton.config import Config
-from attn_tune.ops.fields.cache import CODES
+from attn_tune.ops.fields.cache import CODES, LATENT
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -29,6 +29,8 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """The reason that this kernel cannot do the problem on this device at all, or None."""
     if reason := refuses_problem(problem, device, read="queries"):
         return reason
+    if problem.layout == LATENT:
+        return "it reads keys and values apart; layout=latent has values within keys"
     if problem.group_size > _MOST_GROUP:
         return f"{problem.group_size} query heads share a key head: a tile holds {_MOST_GROUP} at most"
     return None

@@ -5,7 +5,7 @@ from attn_tune.kernels.lang.triton.limits import refuses_device, refuses_triton,
 from attn_tune.kernels.ragged_paged._triton.space import refuses_decoding
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, Config
 from attn_tune.kernels.ragged_paged.triton_hopper.plan import group_rows, queries_of, shared_bytes
-from attn_tune.ops.fields.cache import SAME
+from attn_tune.ops.fields.cache import LATENT, SAME
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -35,6 +35,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     widths = {"h": p.head_dim, "v": p.v_head_dim}
     odd = next((f"{name}={size}" for name, size in widths.items() if size % _MULTIPLE or size > MAX_HEAD_DIM), "")
     asked = {
+        "it copies keys and values apart; layout=latent has values within keys": p.layout == LATENT,
         f"warpgroups multiply 16-bit numbers; dtype is {p.dtype}": p.dtype == "float32",
         f"it multiplies keys as they are copied; kv={p.kv_dtype} holds codes": p.kv_dtype != SAME,
         f"{odd} is no multiple of {_MULTIPLE} up to {MAX_HEAD_DIM}": bool(odd),

@@ -16,7 +16,7 @@ type Outputs = tuple[Array, Array]
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, Array]:
     """``out`` [tokens, N, V] in q's dtype and ``lse`` [tokens, N] in float32."""
     p, o = problem, operands
-    tokens, num_q_heads, head_dim = o.q.shape
+    tokens, num_q_heads, _ = o.q.shape
     capacity = sizes_of(p.layout, o.k.shape)["slot"] * (1 if o.page_table is None else o.page_table.shape[1])
     lengths = jnp.clip(o.kv_lens, 0, capacity)
     begins, ends = o.cu_q_lens[:-1], o.cu_q_lens[1:]
@@ -42,8 +42,8 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, A
         place = jnp.where(is_row, row, tokens)
         return outputs[0].at[place].set(out, mode="drop"), outputs[1].at[place].set(lse, mode="drop")
 
-    like, width = zero_like(o.q), head_dim if o.v is None else o.v.shape[-1]
-    zero = jnp.zeros((tokens, num_q_heads, width), o.q.dtype) + like.astype(o.q.dtype)
+    like = zero_like(o.q)
+    zero = jnp.zeros((tokens, num_q_heads, p.v_head_dim), o.q.dtype) + like.astype(o.q.dtype)
     unseen = jnp.full((tokens, num_q_heads), -jnp.inf) + like
     out, lse = jax.lax.fori_loop(0, -(-last_tiles[-1] // config.tiles), some, (zero, unseen))
     return {"out": out, "lse": lse}

@@ -16,12 +16,8 @@ def linear_spec(
     forward: type[ForwardConfig],
     backward: type[BackwardConfig],
     summary: str,
-    backward_place: int = 10,
 ) -> KernelSpec:
-    """The kernel ``triton`` of an op without the delta rule, whose gates decide the configs of both directions.
-
-    ``backward_place`` is its priority in the backward; below 0 it comes after XLA where nothing was tuned.
-    """
+    """The kernel ``triton`` of an op without the delta rule, whose gates decide the configs of both directions."""
     return KernelSpec(
         op=op,
         name="triton",
@@ -47,7 +43,7 @@ def linear_spec(
             ),
         },
         unsupported=unsupported,
-        priority={"cuda": lambda problem, direction, device: 10 if direction == "fwd" else backward_place},
+        priority={"cuda": 10},
         requires=("triton",),
         extra="cuda",
         summary=summary,

@@ -1,0 +1,26 @@
+"""Checks of the arguments of public ops whose sequences may lie end to end."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from attn_tune.ops.fields.arguments import check_array
+from attn_tune.ops.fields.cache_arguments import check_integers
+from attn_tune.schema.errors import UsageError
+
+
+def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"] | None:
+    """The borders of packed sequences, none beyond the tokens; None without.
+
+    Raises:
+      UsageError: a batch of several, or no list of integers.
+    """
+    if cu_seqlens is None:
+        return None
+    if rows != 1:
+        raise UsageError(f"cu_seqlens lays sequences end to end in a batch of 1, got a batch of {rows}")
+    ends = check_array("cu_seqlens", cu_seqlens)
+    if ends.ndim != 1 or ends.shape[0] < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
+        raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}")
+    return jnp.clip(check_integers("cu_seqlens", ends, ends.shape), 0, length)
