@@ -127,15 +127,16 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"segments": 8, "block_v": 32, "num_stages": 3},
     ),
     ("triton", "bwd"): (
-        {"num_stages": 2},
-        {"num_stages": 3},
-        {"block_v": 64, "num_stages": 2},
-        {"block_v": 64, "num_stages": 3},
-        {"block_v": 64, "num_stages": 3, "num_warps": 8},
         {"gradient_stages": 2},
+        {"gradient_registers": 128},
         {"gradient_columns": 64},
         {"gradient_columns": 64, "gradient_stages": 2},
-        {"gradient_columns": 64, "gradient_warps": 4},
+        {"gradient_columns": 64, "gradient_registers": 128},
+        {"gradient_columns": 64, "gradient_registers": 128, "gradient_stages": 2},
+        {"gradient_columns": 64, "gradient_warps": 4, "gradient_stages": 2},
+        {"gradient_warps": 16, "gradient_registers": 128},
+        {"num_stages": 1},
+        {"block_v": 64, "num_stages": 3},
     ),
     ("triton_steps", "decode"): (
         {"block_v": 32, "num_warps": 4},
@@ -250,7 +251,8 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
     import jax
 
     from attn_tune.kernels.gated_delta_rule.triton.backward_scan import walk
-    from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
+    from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate_keys, differentiate_queries
+    from attn_tune.kernels.gated_delta_rule.triton.pairs import pair
     from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
     from attn_tune.kernels.gated_delta_rule.triton.scan import scan
     from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
@@ -279,9 +281,10 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
         return found
     kept, walked = made("walks", lambda x, p: walk(x, p, config, static), inputs, prepared)
     static = static_of(problem, config, config.gradient_block_v)
-    given = (inputs, kept, walked, prepared.decays)
-    made("gradients", lambda *x: differentiate(*x, config, static), *given)
-    made("gradients of queries", lambda *x: differentiate(*x, config, static)[0], *given)
+    pairs = made("pairs", lambda *x: pair(*x, config, static), inputs, kept, walked)
+    given = (pairs, prepared.decays)
+    _, shares = made("queries", lambda *x: differentiate_queries(*x, config, static), inputs, kept, *given)
+    made("keys", lambda *x: differentiate_keys(*x, config, static), inputs, kept, walked, pairs, shares, given[1])
     return found
 
 

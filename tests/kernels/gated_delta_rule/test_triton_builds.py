@@ -1,4 +1,4 @@
-"""The Triton kernels compiled without a GPU: walks spill nothing, copy ahead and use the tensor cores of Hopper."""
+"""The Triton kernels compiled without a GPU: launches spill little, and walks copy ahead and use tensor cores."""
 
 import pytest
 
@@ -6,18 +6,21 @@ from tests.kernels.scripts import built
 
 
 @pytest.mark.slow
-def test_untuned_walks_spill_nothing_and_copy_ahead():
+def test_untuned_walks_and_gradients_spill_little_and_walks_copy_ahead():
     launches = {(x["name"], x["launch"]): x for x in built("tests.kernels.gated_delta_rule.triton_builds")}
     for name in ("forward-90", "backward-90"):
         walks = [x for (of, _), x in launches.items() if of == name and x["launch"] in _WALKS]
         assert walks
         for walk in walks:
-            assert walk["spills"] == 0, walk
+            # Of 64 columns some are spilled, and all walks run at one time (``space.py``).
+            assert walk["spills"] <= (0 if name == "forward-90" else 256), walk
             assert walk["copies"] > 0, walk
             assert walk["wgmma"] > 0, walk
     # Capped on purpose (``space.py``): a few registers are spilled.
     assert launches["forward-90", "prepare_kernel"]["spills"] <= 128
     assert launches["backward-90", "prepare_kernel"]["spills"] == 0
+    for name in ("pairs_kernel", "queries_kernel", "keys_kernel"):
+        assert launches["backward-90", name]["spills"] <= 64
     decode = launches["decode-90", "steps_kernel"]
     assert decode["spills"] == 0
     # Rows of a state are read 16 bytes a thread.

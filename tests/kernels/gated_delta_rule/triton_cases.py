@@ -32,7 +32,7 @@ TESTED = ("segments-ragged", "steps-ragged", "backward-ragged")
 _KNOBS = {
     "triton fwd": {"chunk": 32, "prepare_warps": 4, "block_v": 32, "num_warps": 4, "num_stages": 2},
     "triton bwd": {"chunk": 32, "prepare_warps": 4, "block_v": 32, "num_warps": 4, "num_stages": 2}
-    | {"gradient_block_v": 32, "gradient_columns": 16, "gradient_warps": 4, "gradient_stages": 1},
+    | {"pair_warps": 4, "gradient_block_v": 32, "gradient_columns": 16, "gradient_warps": 4, "gradient_stages": 1},
     "triton_steps fwd": {"block_v": 32, "num_warps": 4},
 }
 

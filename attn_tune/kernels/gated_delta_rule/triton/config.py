@@ -20,6 +20,7 @@ class ForwardConfig(Walks):
 class BackwardConfig(Walks):
     """The backward: chunks are prepared, walked forwards and backwards at one time, and then differentiated."""
 
+    pair_warps: Annotated[int, PowerOfTwo(1, 16, tried=(4, 8), doc="warps of 32 threads of a chunk's pairs of tokens")]
     gradient_block_v: Annotated[
         int, PowerOfTwo(16, 128, tried=(16, 32, 64), doc="columns of the state at a time, of a chunk's gradients")
     ]
@@ -30,3 +31,13 @@ class BackwardConfig(Walks):
     gradient_stages: Annotated[
         int, Range(1, 4, tried=(1, 2), doc="such columns in flight to shared memory, of a chunk's gradients")
     ]
+    gradient_registers: Annotated[
+        int | None,
+        Range(
+            64,
+            255,
+            tried=(128, 168),
+            doc="registers a thread at most in those launches and that of pairs, so that one more block fits a "
+            "multiprocessor; None leaves it to the compiler",
+        ),
+    ] = None
