@@ -44,7 +44,7 @@ def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
         prepare_warps=4,
         # A few are spilled, and one more block fits: 12 % of that launch on an H200.
         prepare_registers=168 if _is_measured(problem) else None,
-        block_v=block_v if segments > 1 else _wider(problem, device, block_v, 1),
+        block_v=block_v if segments > 1 else _wider(problem, device, block_v),
         num_warps=4,
         num_stages=_stages(problem, device),
         segments=segments,
@@ -67,12 +67,12 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     chunk = _chunk(problem)
     if is_narrow(problem):
         chunk = min(32, chunk)
-    # Two blocks of a chunk's gradients fit a multiprocessor: 11 % off the backward on an H200, 16/32 heads, 32k tokens.
+    # 11 % off the backward on an H200, 16/32 heads, 32k tokens: with 128 registers two blocks fit a multiprocessor.
     is_measured = _is_measured(problem) and problem.head_dim > 64
     return BackwardConfig(
         chunk=chunk,
         prepare_warps=4,
-        block_v=_wider(problem, device, min(32, _columns(problem, device)), 2),
+        block_v=min(32, _columns(problem, device)),
         num_warps=4,
         num_stages=_stages(problem, device),
         pair_warps=8 if chunk == 64 or wide else 4,
@@ -160,12 +160,12 @@ def _columns(problem: Problem, device: Device) -> int:
     return block
 
 
-def _wider(problem: Problem, device: Device, block_v: int, directions: int) -> int:
+def _wider(problem: Problem, device: Device, block_v: int) -> int:
     """64 columns where walks of 32 are too many to run at one time, each alone on a multiprocessor.
 
-    That took 25 % off the forward on an H200 (16/64 heads, 32768 tokens), and 4 % off the backward with 16/32 heads.
+    That took 25 % off the forward on an H200 (16/64 heads, 32768 tokens).
     """
-    walks = directions * problem.batch * problem.num_value_heads * -(-problem.v_head_dim // 32)
+    walks = problem.batch * problem.num_value_heads * -(-problem.v_head_dim // 32)
     fills = walks > (device.units or _UNITS) and _stages(problem, device) == 3
     return 64 if block_v == 32 and fills and _is_measured(problem) and problem.v_head_dim > 32 else block_v
 
