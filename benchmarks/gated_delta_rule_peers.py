@@ -24,6 +24,7 @@ from typing import Any
 
 from paged_decode_peers import versions
 from torch_busy import median_us
+from untuned_peers import Compiled, short, timed
 
 from attn_tune.ops.gated_delta_rule.problem import NAME, Problem
 
@@ -189,13 +190,9 @@ def _compile_one(call: tuple[str, Problem, str, Any]) -> str:
 def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) -> dict[str, Any]:
     import jax
 
-    from attn_tune.devices.identity import current_device
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import ops
     from attn_tune.ops.tolerance import compare
-    from attn_tune.tuner.protocol import MeasurePolicy
-    from attn_tune.tuner.work.measure import make_flush, race
-    from attn_tune.tuner.work.timers.choose import choose_timer
 
     op, begin = ops()[NAME], time.monotonic()
     inputs, hard = (
@@ -205,7 +202,7 @@ def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) 
     exact, plain = (
         jax.jit(functools.partial(load(path), problem, direction))(hard) for path in (op.reference, op.baseline)
     )
-    entries, errors, cannot = {}, {}, {}
+    ready, errors = Compiled({}, {}), {}
     for peer, kernel, config in _peers(problem, direction):
         if not any(word in peer for word in args.peers):
             continue
@@ -213,26 +210,21 @@ def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) 
             compiled = jax.jit(_call(kernel, problem, direction, config)).lower(inputs).compile()
             judged = compare(compiled(hard), exact, plain, op.outputs(problem, direction))
             errors[peer] = round(max(e.ratio for e in judged), 3)
-            entries[peer] = functools.partial(compiled, inputs)
+            ready.entries[peer] = functools.partial(compiled, inputs)
             if args.launches and kernel == "triton" and peer.endswith("untuned"):
-                entries |= _launches(problem, direction, config, inputs)
+                ready.entries.update(_launches(problem, direction, config, inputs))
         except Exception as error:  # any error of a peer is that peer's result
-            cannot[peer] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            ready.cannot[peer] = short(error)
     del exact, plain, hard
-    measured = race(
-        list(entries.values()),
-        timer=choose_timer(),
-        policy=MeasurePolicy(rounds=args.rounds, rounds_max_s=8.0),
-        flush=make_flush(current_device()),
-        round_id=name,
-    ).measurements
-    us = {peer: round(m.median_ns / 1e3, 2) for peer, m in zip(entries, measured, strict=True)}
+    rivals = {}
     if args.fla and direction == "fwd" and importlib.util.find_spec("fla"):
-        us["fla"] = _fla(problem, args.rounds)
+        rivals["fla"] = functools.partial(_fla, problem, args.rounds)
+    times = timed(name, ready, args.rounds, rivals, seconds=8.0)
+    us = times["us"]
     print(f"\n{name}  ({time.monotonic() - begin:.0f} s)", flush=True)
     for peer in sorted(us, key=us.__getitem__):
         print(f"  {us[peer]:10.1f} us  error {errors.get(peer, '-')}  {peer}", flush=True)
-    for peer, reason in cannot.items():
+    for peer, reason in times["cannot"].items():
         print(f"  {peer} cannot: {reason}", flush=True)
     moved = op.bytes_moved(problem, direction)
     return {
@@ -242,7 +234,7 @@ def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) 
         "us": us,
         "tb_s": {peer: round(moved / one / 1e6, 3) for peer, one in us.items()},
         "error_ratio": errors,
-        "cannot": cannot,
+        "cannot": times["cannot"],
     }
 
 

@@ -135,18 +135,24 @@ def compiled_calls(calls: Calls, check: Callable[[str, Any], Any] | None = None)
                 check(peer, result)
             found.entries[peer] = functools.partial(compiled, given)
         except Exception as error:  # any error of a peer is that peer's result
-            found.cannot[peer] = _short(error)
+            found.cannot[peer] = short(error)
     return found
 
 
 def timed(
-    name: str, calls: Compiled, rounds: int, rivals: Mapping[str, Callable[[], float]] | None = None
+    name: str,
+    calls: Compiled,
+    rounds: int,
+    rivals: Mapping[str, Callable[[], float]] | None = None,
+    *,
+    seconds: float = 4.0,
 ) -> dict[str, Any]:
     """Microseconds of a call by peer, interleaved and with a cold cache, and reasons of those that cannot.
 
     Args:
       name: the name of the point.
       rivals: functions that time themselves.
+      seconds: about how long all rounds may take.
     """
     from attn_tune.devices.identity import current_device
     from attn_tune.tuner.protocol import MeasurePolicy
@@ -156,7 +162,7 @@ def timed(
     measured = race(
         list(calls.entries.values()),
         timer=choose_timer(),
-        policy=MeasurePolicy(rounds=rounds, rounds_max_s=4.0),
+        policy=MeasurePolicy(rounds=rounds, rounds_max_s=seconds),
         flush=make_flush(current_device()),
         round_id=name,
     ).measurements
@@ -166,9 +172,10 @@ def timed(
         try:
             us[rival] = time_us()
         except Exception as error:  # as in ``compiled_calls``
-            cannot[rival] = _short(error)
+            cannot[rival] = short(error)
     return {"us": us, "cannot": cannot}
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
+    """The type of an error and the start of its text, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

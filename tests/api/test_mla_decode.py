@@ -11,6 +11,7 @@ import attn_tune
 from attn_tune.ops.paged_decode.features import samples
 from attn_tune.ops.paged_decode.inputs import make_inputs
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api.latent_cases import latent_arguments
 from tests.chosen import chosen
 from tests.kernels.paged_decode.dense_numpy import assert_right
 
@@ -22,21 +23,7 @@ def case(name):
 
 
 def call(problem, operands, **more):
-    o, p = operands, problem
-    options = {
-        "q_latent": o.q[..., : p.v_head_dim],
-        "q_rope": o.q[..., p.v_head_dim :],
-        "latent_pages": o.k[:, :, 0],
-        "kv_lens": o.kv_lens,
-        "page_table": o.page_table,
-        "softmax_scale": p.scale,
-        "sliding_window": p.window,
-        "logits_soft_cap": p.soft_cap,
-        "softmax_aux": o.sinks,
-        "kv_scale": None if o.k_scale is None else o.k_scale.reshape(o.k_scale.shape[:2]),
-        "return_lse": True,
-    }
-    return attn_tune.mla_decode(**options | more)
+    return attn_tune.mla_decode(**latent_arguments(problem, operands) | more)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import attn_tune
 from attn_tune.ops.ragged_paged.features import samples
 from attn_tune.ops.ragged_paged.inputs import make_inputs
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api.latent_cases import latent_arguments
 from tests.chosen import chosen
 from tests.kernels.ragged_paged.dense_numpy import assert_right
 
@@ -22,23 +23,8 @@ def case(name):
 
 
 def call(problem, operands, **more):
-    o, p = operands, problem
-    options = {
-        "q_latent": o.q[..., : p.v_head_dim],
-        "q_rope": o.q[..., p.v_head_dim :],
-        "latent_pages": o.k[:, :, 0],
-        "kv_lens": o.kv_lens,
-        "cu_q_lens": o.cu_q_lens,
-        "page_table": o.page_table,
-        "softmax_scale": p.scale,
-        "causal": p.causal,
-        "sliding_window": p.window,
-        "logits_soft_cap": p.soft_cap,
-        "softmax_aux": o.sinks,
-        "kv_scale": None if o.k_scale is None else o.k_scale.reshape(o.k_scale.shape[:2]),
-        "return_lse": True,
-    }
-    return attn_tune.mla_ragged(**options | more)
+    own = {"cu_q_lens": operands.cu_q_lens, "causal": problem.causal}
+    return attn_tune.mla_ragged(**latent_arguments(problem, operands) | own | more)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
-from attn_tune.api.serving.cache_attention import check_query_dtype
+from attn_tune.api.serving.latents import latent_query
 from attn_tune.ops.fields.arguments import check_array, check_not_empty, static_float
 from attn_tune.ops.fields.cache_arguments import check_expected, check_integers
 from attn_tune.ops.fields.sinks import sinks_of
@@ -99,25 +99,12 @@ def sparse_mla(
       UsageError: an argument is malformed; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one; or a derivative is asked for.
     """
-    latent = check_not_empty("q_latent", check_array("q_latent", q_latent))
-    rope = check_array("q_rope", q_rope)
-    if latent.ndim not in (3, 4):
-        raise UsageError(f"q_latent must be [B, T, N, L] or [tokens, N, L], got shape {latent.shape}")
-    check_query_dtype(latent)
-    if rope.shape[:-1] != latent.shape[:-1] or rope.dtype != latent.dtype:
-        raise UsageError(
-            f"q_latent and q_rope must agree in dtype and all axes but the last, got {latent.dtype}"
-            f"{list(latent.shape)} and {rope.dtype}{list(rope.shape)}"
-        )
-    if softmax_scale is None:
-        raise UsageError("softmax_scale is None: give that of the model, of heads before the projection is absorbed")
+    q, latent_dim = latent_query(q_latent, q_rope, softmax_scale, forms=("[B, T, N, L]", "[tokens, N, L]"))
     check_expected(workload, WORKLOADS, None)
-    is_pool = latent.ndim == 3
-    q = jnp.concatenate([latent, rope], axis=-1)
+    is_pool, rows = q.ndim == 3, q.shape[:-2]
     q = q[None] if is_pool else q
     kv = _checked_latents(latents, q, is_pool=is_pool)
     named = check_array("indices", indices)
-    rows = latent.shape[:-2]
     named = check_integers("indices", named, (*rows, named.shape[-1] if named.ndim else 0), "q_latent")
     problem = Problem(
         batch=q.shape[0],
@@ -125,7 +112,7 @@ def sparse_mla(
         kv_len=kv.shape[1],
         num_q_heads=q.shape[2],
         head_dim=q.shape[3],
-        v_head_dim=latent.shape[-1],
+        v_head_dim=latent_dim,
         num_selected=named.shape[-1],
         dtype=q.dtype.name,
         has_sinks=softmax_aux is not None,

@@ -171,6 +171,7 @@ def _wider(problem: Problem, device: Device, block_v: int) -> int:
 
 
 def _is_measured(problem: Problem) -> bool:
+    """Whether ``problem`` is of the kind whose registers and columns were timed: bfloat16, heads of 65 to 128."""
     return _chunk(problem) == 64 and problem.dtype == "bfloat16" and padded(problem.head_dim) <= 128
 
 
