@@ -6,11 +6,6 @@ from typing import Annotated
 from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
 from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS
 
-# Four warps that multiply are the rows of one Hopper matrix instruction; two groups of them share the columns.
-WARPS, GROUPS, ROWS = 4, 2, 64
-# Keys of a tile, and of the slot whose logits one of the groups computes.
-KEYS, BLOCK = 64, 32
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config(Knobs):

@@ -1,9 +1,10 @@
 """Problems that decoding over latents for Hopper refuses, and slots that cannot fit."""
 
+from attn_tune.kernels.lang.gluon.latents import PANEL, shared_bytes
 from attn_tune.kernels.lang.triton.cache_limits import refuses_problem
 from attn_tune.kernels.lang.triton.limits import refuses_triton, shared_limit
 from attn_tune.kernels.paged_decode.triton_hopper.config import Config
-from attn_tune.kernels.paged_decode.triton_hopper.plan import PANEL, shared_bytes, widths
+from attn_tune.kernels.paged_decode.triton_hopper.plan import widths
 from attn_tune.ops.fields.cache import LATENT, SAME
 from attn_tune.ops.paged_decode.problem import Problem
 from attn_tune.schema.device import Device
@@ -43,5 +44,6 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     """The reason that a config cannot run on the device, or None. Never refuses what compiles and fits."""
-    needed, limit = shared_bytes(problem.head_dim, problem.v_head_dim, config), shared_limit(device)
+    columns = widths(problem.head_dim, problem.v_head_dim)
+    needed, limit = shared_bytes(*columns, config.num_stages), shared_limit(device)
     return f"its slots need {needed} bytes of shared memory; {device.family} has {limit}" if needed > limit else None

@@ -3,16 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, PANEL
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.paged_decode.triton_hopper.config import BLOCK, GROUPS, KEYS, ROWS, Config
+from attn_tune.kernels.paged_decode.triton_hopper.config import Config
 
 if TYPE_CHECKING:
     from attn_tune.kernels.paged_decode._triton.static import Static
-
-# Columns of a row of shared memory that the widest swizzle takes, in 16 bits.
-PANEL = 64
-# Set aside of shared memory for barriers and for what passes between warps.
-_SET_ASIDE = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,10 +23,11 @@ class Plan:
       half: of these, the columns of the output that a group of warps has.
       rest: columns behind them, 0 or a panel.
       panels: panels of ``width``.
-      chunk, chunks: keys that one copy brings, all of one page, and how many of these a slot has.
+      chunk, chunks: keys that one copy brings, all of one page, and how many of these a tile has.
       stages: tiles of keys in shared memory.
       queries: rows of the array of queries.
       cache_rows, page_rows: rows of the cache, and of a page.
+      is_gathered: threads copy keys.
     """
 
     width: int
@@ -43,6 +40,7 @@ class Plan:
     queries: int
     cache_rows: int
     page_rows: int
+    is_gathered: bool = False
 
 
 def plan_of(static: "Static", config: Config, cache_rows: int) -> Plan:
@@ -55,7 +53,7 @@ def plan_of(static: "Static", config: Config, cache_rows: int) -> Plan:
         rest=rest,
         panels=width // PANEL,
         chunk=chunk,
-        chunks=BLOCK // chunk,
+        chunks=KEYS // chunk,
         stages=config.num_stages,
         queries=static.batch * static.rows,
         cache_rows=cache_rows,
@@ -70,10 +68,5 @@ def widths(head_dim: int, v_head_dim: int) -> tuple[int, int]:
 
 
 def chunk_of(page_size: int) -> int:
-    """Keys that one copy brings: a power of two that divides pages and slots; a page of 0 is a contiguous cache."""
-    return min(page_size & -page_size or BLOCK, BLOCK)
-
-
-def shared_bytes(head_dim: int, v_head_dim: int, config: Config) -> int:
-    """Shared memory of one program: queries, in each stage keys, and the weights of one tile."""
-    return 2 * (ROWS + config.num_stages * KEYS) * sum(widths(head_dim, v_head_dim)) + 2 * ROWS * KEYS + _SET_ASIDE
+    """Keys that one copy brings: a power of two that divides pages and tiles; a page of 0 is a contiguous cache."""
+    return min(page_size & -page_size or KEYS, KEYS)

@@ -12,65 +12,27 @@ from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma_wait
+
+from attn_tune.kernels.lang.gluon.latents import KEYS, PANEL, ROWS, WARPS
+from attn_tune.kernels.lang.gluon.latents.device import (
+    LN2,
+    LOG2E,
+    add_own,
+    end_others,
+    pass_maxima,
+    receive_others,
+    stage_of,
+    start_logits,
+    start_others,
+    sum_totals,
 )
+from attn_tune.kernels.lang.gluon.names import synchronize, viewed
 
-from attn_tune.kernels.lang.gluon.names import synchronize
-from attn_tune.kernels.paged_decode.triton_hopper.config import BLOCK, KEYS, ROWS, WARPS
-from attn_tune.kernels.paged_decode.triton_hopper.plan import PANEL
-
-LOG2E, LN2 = gl.constexpr(1.4426950408889634), gl.constexpr(0.6931471805599453)
 _ROWS = gl.constexpr(ROWS)
 _KEYS = gl.constexpr(KEYS)
-_BLOCK = gl.constexpr(BLOCK)
 _WARPS = gl.constexpr(WARPS)
 _PANEL = gl.constexpr(PANEL)
-
-
-class Buffers(NamedTuple):
-    """The slots in shared memory, and other views of the same bytes.
-
-    Attributes:
-      q, q_copies, q_rest: queries ``[1, 64, width]``, their panels, and the columns behind ``[1, 64, 64]`` or None.
-      k, k_copies: keys ``[slots, 32, width]``, and what one copy writes of them.
-      halves: what a group multiplies with weights, ``[slots * 2, 32, half]``.
-      panels: panels of keys, ``[slots * panels, 32, 64]``.
-      k_rest, k_rest_copies: the columns behind, ``[slots, 32, 64]``, and what one copy writes of them; or None.
-      weights: the weights that each group passes to the other, ``[2, 64, 32]``.
-      maxima, totals: what it passes of each row, ``[2, 64]``.
-    """
-
-    q: gl.shared_memory_descriptor
-    q_copies: gl.shared_memory_descriptor
-    q_rest: gl.shared_memory_descriptor
-    k: gl.shared_memory_descriptor
-    k_copies: gl.shared_memory_descriptor
-    halves: gl.shared_memory_descriptor
-    panels: gl.shared_memory_descriptor
-    k_rest: gl.shared_memory_descriptor
-    k_rest_copies: gl.shared_memory_descriptor
-    weights: gl.shared_memory_descriptor
-    maxima: gl.shared_memory_descriptor
-    totals: gl.shared_memory_descriptor
-
-
-class Barriers(NamedTuple):
-    """One barrier a slot: ``full`` when its copies have come, ``empty`` when both groups are done with it.
-
-    The last three have one for each group: what it passes to the other is there.
-    """
-
-    q_full: gl.shared_memory_descriptor
-    q_empty: gl.shared_memory_descriptor
-    k_full: gl.shared_memory_descriptor
-    k_empty: gl.shared_memory_descriptor
-    maxima_full: gl.shared_memory_descriptor
-    weights_full: gl.shared_memory_descriptor
-    totals_full: gl.shared_memory_descriptor
 
 
 class Stretch(NamedTuple):
@@ -81,6 +43,7 @@ class Stretch(NamedTuple):
       lowest: the first key that a query of it sees.
       block: the first block.
       count: how many; 0 of a sequence that shows nothing.
+      end: the key behind the last one of these blocks, and of the sequence.
       is_whole: they are all of the sequence.
     """
 
@@ -88,6 +51,7 @@ class Stretch(NamedTuple):
     lowest: gl.tensor
     block: gl.tensor
     count: gl.tensor
+    end: gl.tensor
     is_whole: gl.tensor
 
 
@@ -131,14 +95,8 @@ def next_stretch(position, end, sequence, offset, kv_lens, static: gl.constexpr)
     """The rest of a piece in one sequence, from block ``offset`` of it on."""
     length, lowest, own = _bounds(gl.load(kv_lens + sequence), static)
     count = gl.minimum(own - offset, end - position)
-    return Stretch(length, lowest, lowest // _KEYS + offset, count, count == own)
-
-
-@gluon.jit
-def stage_of(tile, plan: gl.constexpr):
-    """The stage of a tile of keys, and the phase of its barriers. Without a sign these are a mask and a shift."""
-    tile = tile.to(gl.uint32)
-    return (tile % plan.stages).to(gl.int32), (tile // plan.stages & 1).to(gl.int32)
+    block = lowest // _KEYS + offset
+    return Stretch(length, lowest, block, count, gl.minimum(length, (block + count) * _KEYS), count == own)
 
 
 @gluon.jit
@@ -150,11 +108,13 @@ def attend(
     outputs,
     buffers,
     barriers,
+    queries,
     static: gl.constexpr,
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """Computes one half of the output's columns of each stretch."""
+    """Computes one half of the output's columns of each stretch; ``queries`` are the barriers of theirs."""
+    q_full, q_empty = queries
     position, end, sequence, offset = work
     first_row = gl.program_id(0) % static.tiles * _ROWS
     row = first_row + gl.arange(0, _ROWS, gl.SliceLayout(1, layouts.logits))
@@ -175,18 +135,33 @@ def attend(
                     total = gl.where(maximum == float("-inf"), 0.0, 1.0)
             acc = gl.full([_ROWS, plan.half], 0.0, gl.float32, layouts.out)
             at = stretch.length - static.q_len + query
-            mbarrier.wait(barriers.q_full.index(0), turn & 1)
-            for j in range(stretch.count):
+            mbarrier.wait(q_full.index(0), turn & 1)
+            # Tiles are counted in pairs, of which the last one may lie behind the stretch.
+            key = stretch.block * _KEYS
+            pairs = (stretch.count + 1) // 2
+            if GROUP == 0:
                 acc, maximum, total = _step(
-                    GROUP, acc, maximum, total, stretch, j, at, tile, buffers, barriers, static, plan, layouts
+                    0, True, acc, maximum, total, stretch, key, at, tile, buffers, barriers, static, plan, layouts
                 )
                 tile += 1
-            mbarrier.arrive(barriers.q_empty.index(0))
-            buffers.totals.index(GROUP).store(total)
-            synchronize()
-            mbarrier.arrive(barriers.totals_full.index(GROUP))
-            mbarrier.wait(barriers.totals_full.index(1 - GROUP), turn & 1)
-            total += buffers.totals.index(1 - GROUP).load(gl.SliceLayout(1, layouts.logits))
+                key += _KEYS
+            for _ in range(GROUP ^ 1, pairs):
+                tile += 1
+                key += _KEYS
+                acc, maximum, total = _step(
+                    GROUP, False, acc, maximum, total, stretch, key, at, tile, buffers, barriers, static, plan, layouts
+                )
+                tile += 1
+                key += _KEYS
+            mbarrier.arrive(q_empty.index(0))
+            if GROUP == 0:
+                acc, maximum, total = _receive(
+                    0, acc, maximum, total, stretch, key, tile, buffers, barriers, plan, layouts
+                )
+                acc = start_others(0, acc, tile, buffers, plan)
+                acc = end_others(0, acc, tile, 0, barriers, plan)
+                tile += 1
+            total = sum_totals(GROUP, total, turn, buffers, barriers, layouts)
             turn += 1
             state = (acc, maximum, total)
             _store(GROUP, state, stretch, sequence, offset, first_row, row, outputs, static, plan, layouts)
@@ -198,11 +173,12 @@ def attend(
 @gluon.jit
 def _step(
     GROUP: gl.constexpr,
+    IS_FIRST: gl.constexpr,
     acc,
     maximum,
     total,
     stretch,
-    j,
+    key,
     at,
     tile,
     buffers,
@@ -211,69 +187,57 @@ def _step(
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """One tile of keys: accumulator [64, half], maximum [64], and the denominator of the keys of the own logits."""
+    """An own tile from ``key`` on and, before it, one of the other group: accumulator, maximum, own denominator."""
+    STARTED: gl.constexpr = 2 if plan.rest == 0 else 3
     LATE_SCALE: gl.constexpr = static.dot_scale if static.soft_cap is None else static.soft_cap
-    stage, phase = stage_of(tile, plan)
-    first = (stretch.block + j) * _KEYS
-    slot = stage * 2 + GROUP
-    other = stage * 2 + 1 - GROUP
-    mbarrier.wait(barriers.k_full.index(slot), phase)
-    x = _logits(slot, buffers, plan, layouts)
+    if not IS_FIRST:
+        acc, maximum, total = _receive(
+            GROUP, acc, maximum, total, stretch, key - _KEYS, tile - 1, buffers, barriers, plan, layouts
+        )
+        acc = start_others(GROUP, acc, tile - 1, buffers, plan)
+    x = start_logits(GROUP, tile, buffers, barriers, plan, layouts)
+    if not IS_FIRST:
+        acc = end_others(GROUP, acc, tile - 1, STARTED, barriers, plan)
     x = warpgroup_mma_wait(0, deps=[x])
-    x = _masked(x, first + GROUP * _BLOCK, at, stretch, static, plan, layouts)
-    # Scaled behind the maximum, and in the one instruction that subtracts it.
-    highest = gl.max(x, 1) * LATE_SCALE
-    buffers.maxima.index(GROUP).store(highest)
-    synchronize()
-    mbarrier.arrive(barriers.maxima_full.index(GROUP))
-    mbarrier.wait(barriers.maxima_full.index(1 - GROUP), tile & 1)
-    highest = gl.maximum(highest, buffers.maxima.index(1 - GROUP).load(gl.SliceLayout(1, layouts.logits)))
-    new_maximum = gl.maximum(maximum, highest)
-    # A row may have seen nothing yet.
-    shift = gl.where(new_maximum == float("-inf"), 0.0, new_maximum)
-    weights = gl.exp2(x * LATE_SCALE - shift[:, None])
-    correction = gl.exp2(maximum - shift)
-    total = total * correction + gl.sum(weights, 1)
-    weights = weights.to(buffers.k.dtype)
-    buffers.weights.index(GROUP).store(weights)
-    fence_async_shared()
-    synchronize()
-    mbarrier.arrive(barriers.weights_full.index(GROUP))
-    operand = gl.convert_layout(weights, layouts.weights)
-    mbarrier.wait(barriers.k_full.index(other), phase)
-    if (first < stretch.lowest) | (first + _KEYS > stretch.length):
-        _hide_values(GROUP, stage, first, stretch, buffers, plan)
-    acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, layouts.out))[:, None]
-    acc = warpgroup_mma(operand, buffers.halves.index(slot * 2 + GROUP), acc, is_async=True)
-    mbarrier.wait(barriers.weights_full.index(1 - GROUP), tile & 1)
-    acc = warpgroup_mma(buffers.weights.index(1 - GROUP), buffers.halves.index(other * 2 + GROUP), acc, is_async=True)
-    acc = warpgroup_mma_wait(0, deps=[acc])
-    mbarrier.arrive(barriers.k_empty.index(stage))
-    return acc, new_maximum, total
+    x = _masked(x, key, at, stretch, static, layouts)
+    highest = pass_maxima(GROUP, x, maximum, LATE_SCALE, buffers, barriers, layouts)
+    _hide_values(GROUP, stretch, key, tile, buffers, plan)
+    acc, total = add_own(GROUP, acc, x, maximum, highest, total, tile, LATE_SCALE, buffers, barriers, plan, layouts)
+    return acc, highest, total
 
 
 @gluon.jit
-def _logits(slot, buffers, plan: gl.constexpr, layouts: gl.constexpr):
-    """Starts the product of queries and the keys of a slot."""
-    zeros = gl.full([_ROWS, _BLOCK], 0.0, gl.float32, layouts.logits)
-    x = warpgroup_mma(buffers.q.index(0), buffers.k.index(slot).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    if plan.rest > 0:
-        x = warpgroup_mma(buffers.q_rest.index(0), buffers.k_rest.index(slot).permute((1, 0)), x, is_async=True)
-    return x
+def _receive(
+    GROUP: gl.constexpr,
+    acc,
+    maximum,
+    total,
+    stretch,
+    key,
+    tile,
+    buffers,
+    barriers,
+    plan: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """Waits for a tile of the other group, from ``key`` on."""
+    acc, maximum, total = receive_others(GROUP, acc, maximum, total, tile, buffers, barriers, plan, layouts)
+    _hide_values(GROUP, stretch, key, tile, buffers, plan)
+    return acc, maximum, total
 
 
 @gluon.jit
-def _masked(x, first, at, stretch, static: gl.constexpr, plan: gl.constexpr, layouts: gl.constexpr):
+def _masked(x, first, at, stretch, static: gl.constexpr, layouts: gl.constexpr):
     """The logits, capped, and minus infinity where a row does not see a key; not scaled yet."""
     if static.soft_cap is not None:
         # tanh by exp2: exact limits at both ends. tanh.approx has 11 bits only.
         x = 1.0 - 2.0 / (1.0 + gl.exp2(x * (2.0 * LOG2E * static.dot_scale)))
-    is_all_seen = first + _BLOCK <= stretch.length - static.q_len + 1
+    is_all_seen = first + _KEYS <= gl.minimum(stretch.length - static.q_len + 1, stretch.end)
     if static.left is not None:
         is_all_seen = is_all_seen & (first >= stretch.length - 1 - static.left)
     if not is_all_seen:
-        key = first + gl.arange(0, _BLOCK, gl.SliceLayout(0, layouts.logits))
-        is_seen = (key[None, :] <= at[:, None]) & (key < stretch.length)[None, :]
+        key = first + gl.arange(0, _KEYS, gl.SliceLayout(0, layouts.logits))
+        is_seen = (key[None, :] <= at[:, None]) & (key < stretch.end)[None, :]
         if static.left is not None:
             is_seen = is_seen & (key[None, :] >= at[:, None] - static.left)
         x = gl.where(is_seen, x, float("-inf"))
@@ -281,22 +245,22 @@ def _masked(x, first, at, stretch, static: gl.constexpr, plan: gl.constexpr, lay
 
 
 @gluon.jit
-def _hide_values(GROUP: gl.constexpr, stage, first, stretch, buffers, plan: gl.constexpr):
-    """Sets to zero those values of a group's columns that no query sees: a weight of zero does not hide a NaN.
-
-    The other group may be computing logits of these keys: of keys that are seen nothing changes, others are masked.
-    """
+def _hide_values(GROUP: gl.constexpr, stretch, first, tile, buffers, plan: gl.constexpr):
+    """Sets to zero those values of a group's columns that no query sees: a weight of zero does not hide a NaN."""
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [_WARPS, 1], [1, 0])
-    PANELS: gl.constexpr = plan.panels // 2
-    for part in gl.static_range(2):
-        key = first + part * _BLOCK + gl.arange(0, _BLOCK, gl.SliceLayout(1, LAYOUT))
-        is_seen = (key >= stretch.lowest) & (key < stretch.length)
+    PANELS: gl.constexpr = plan.half // _PANEL
+    if (first < stretch.lowest) | (first + _KEYS > stretch.end):
+        stage, _ = stage_of(tile, plan)
+        key = first + gl.arange(0, _KEYS, gl.SliceLayout(1, LAYOUT))
+        is_seen = (key >= stretch.lowest) & (key < stretch.end)
+        panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_KEYS, _PANEL], buffers.k.dtype)
+        panels = viewed(buffers.k, [plan.stages * 2 * PANELS, _KEYS, _PANEL], panel_layout)
         for i in gl.static_range(PANELS):
-            panel = buffers.panels.index((stage * 2 + part) * plan.panels + GROUP * PANELS + i)
+            panel = panels.index((stage * 2 + GROUP) * PANELS + i)
             values = panel.load(LAYOUT)
             panel.store(gl.where(is_seen[:, None], values, 0.0))
-    fence_async_shared()
-    synchronize()
+        fence_async_shared()
+        synchronize()
 
 
 @gluon.jit

@@ -5,13 +5,6 @@ from typing import Annotated
 
 from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
 
-# Four warps that multiply are the rows of one Hopper matrix instruction; two groups of them share the columns.
-WARPS, GROUPS, ROWS = 4, 2, 64
-# Keys of a tile, and of the slot whose logits one of the groups computes.
-KEYS, BLOCK = 64, 32
-# Columns of a row of shared memory that the widest swizzle takes, in 16 bits.
-PANEL = 64
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config(Knobs):

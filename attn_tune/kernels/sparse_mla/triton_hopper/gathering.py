@@ -9,11 +9,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from attn_tune.kernels.sparse_mla.triton_hopper.config import BLOCK, GROUPS, KEYS, ROWS, WARPS
-from attn_tune.kernels.sparse_mla.triton_hopper.walk import first_index, stage_of
+from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, ROWS, WARPS
+from attn_tune.kernels.lang.gluon.latents.device import stage_of
+from attn_tune.kernels.sparse_mla.triton_hopper.walk import first_index
 
 _KEYS = gl.constexpr(KEYS)
-_BLOCK = gl.constexpr(BLOCK)
 _GROUPS = gl.constexpr(GROUPS)
 _ROWS = gl.constexpr(ROWS)
 _WARPS = gl.constexpr(WARPS)
@@ -31,38 +31,46 @@ def rows_layout(width):
 @gluon.jit
 def gather_tiles(kv, indices, buffers, barriers, plan: gl.constexpr):
     """Gathers the keys of each tile as far ahead as slots are free."""
-    query, first, count = first_index(plan)
+    query, first, end, pairs = first_index(plan)
     kv += query // plan.q_len * plan.kv_len * plan.head_dim
-    indices += query * plan.selected
-    for j in range(count):
-        # Before the wait, which hides how long these loads take.
-        start = (first + j) * _KEYS
-        wide: gl.constexpr = rows_layout(plan.width)
-        near = _named(indices, start, wide, plan)
-        far = _named(indices, start + _BLOCK, wide, plan)
-        stage, phase = stage_of(j, plan)
-        mbarrier.wait(barriers.k_empty.index(stage), phase ^ 1)
-        _gather(kv, indices, near, start, stage * _GROUPS, buffers, barriers, plan)
-        _gather(kv, indices, far, start + _BLOCK, stage * _GROUPS + 1, buffers, barriers, plan)
+    named = (indices + query * plan.selected, end)
+    tile = pairs * 0
+    for _ in range(pairs):
+        for group in gl.static_range(_GROUPS):
+            _gather(group, kv, named, first + tile * _KEYS, tile, buffers, barriers, plan)
+            tile += 1
 
 
 @gluon.jit
-def _named(indices, start, layout: gl.constexpr, plan: gl.constexpr):
-    """The keys that the indices of a slot name; -1 behind the last one."""
-    place = start + gl.arange(0, _BLOCK, gl.SliceLayout(1, layout))
-    return gl.load(indices + place, mask=place < plan.selected, other=-1)
+def _gather(GROUP: gl.constexpr, kv, named, start, tile, buffers, barriers, plan: gl.constexpr):
+    """Starts the copies of a tile of a group, the half first that is free first. What is not named is zero.
 
-
-@gluon.jit
-def _gather(kv, indices, named, start, slot, buffers, barriers, plan: gl.constexpr):
-    """Starts the copies of a slot; what is not named is zero. Its barrier counts the threads whose copies have come."""
-    wide: gl.constexpr = rows_layout(plan.width)
-    _copy_columns(buffers.k.index(slot), kv, named, 0, plan.width, wide, plan)
+    The barrier of a half counts the threads whose copies have come.
+    """
+    layout: gl.constexpr = rows_layout(plan.half)
+    # Before the wait, which hides how long these loads take.
+    keys = _named(named, start, layout)
+    stage, phase = stage_of(tile, plan)
+    near = stage * _GROUPS + GROUP
+    far = stage * _GROUPS + 1 - GROUP
+    mbarrier.wait(barriers.k_empty.index(near), phase ^ 1)
+    _copy_columns(buffers.k.index(near), kv, keys, GROUP * plan.half, plan.half, layout, plan)
+    async_copy.mbarrier_arrive(barriers.k_full.index(near), increment_count=False)
+    mbarrier.wait(barriers.k_empty.index(far), phase ^ 1)
+    _copy_columns(buffers.k.index(far), kv, keys, (1 - GROUP) * plan.half, plan.half, layout, plan)
     if plan.rest > 0:
         beside: gl.constexpr = rows_layout(plan.rest)
-        also = _named(indices, start, beside, plan)
-        _copy_columns(buffers.k_rest.index(slot), kv, also, plan.width, plan.rest, beside, plan)
-    async_copy.mbarrier_arrive(barriers.k_full.index(slot), increment_count=False)
+        also = _named(named, start, beside)
+        _copy_columns(buffers.k_rest.index(stage), kv, also, plan.width, plan.rest, beside, plan)
+    async_copy.mbarrier_arrive(barriers.k_full.index(far), increment_count=False)
+
+
+@gluon.jit
+def _named(named, start, layout: gl.constexpr):
+    """The keys that the indices of a tile name; -1 behind the last one."""
+    indices, end = named
+    place = start + gl.arange(0, _KEYS, gl.SliceLayout(1, layout))
+    return gl.load(indices + place, mask=place < end, other=-1)
 
 
 @gluon.jit
@@ -84,8 +92,9 @@ def _copy_columns(
 def copy_queries(q, buffers, plan: gl.constexpr):
     """Copies the queries of a tile, and waits until they have come."""
     tile = gl.program_id(0) % plan.tiles
-    query, _, _ = first_index(plan)
-    _copy_heads(buffers.q.index(0), q, query, tile, 0, plan.width, plan)
+    query, _, _, _ = first_index(plan)
+    for half in gl.static_range(_GROUPS):
+        _copy_heads(buffers.q.index(half), q, query, tile, half * plan.half, plan.half, plan)
     if plan.rest > 0:
         _copy_heads(buffers.q_rest.index(0), q, query, tile, plan.width, plan.rest, plan)
     async_copy.commit_group()

@@ -1,7 +1,8 @@
 """Problems that sparse latent attention for Hopper refuses, and slots that cannot fit."""
 
+from attn_tune.kernels.lang.gluon.latents import PANEL, shared_bytes
 from attn_tune.kernels.lang.triton.limits import refuses_device, refuses_triton, shared_limit
-from attn_tune.kernels.sparse_mla.triton_hopper.config import KEYS, PANEL, ROWS, Config
+from attn_tune.kernels.sparse_mla.triton_hopper.config import Config
 from attn_tune.kernels.sparse_mla.triton_hopper.plan import widths
 from attn_tune.ops.sparse_mla.problem import Problem
 from attn_tune.schema.device import Device
@@ -11,8 +12,6 @@ MAX_LATENT = 512
 # A copy takes 16 bytes, which must begin at multiples of that.
 _MULTIPLE = 8
 _OLDEST_TRITON = (3, 6)
-# Set aside of shared memory for barriers and for what passes between warps.
-_SET_ASIDE = 2048
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
@@ -35,7 +34,5 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     """The reason that a config cannot run on the device, or None. Never refuses what compiles and fits."""
-    # Queries, in each stage keys, and the weights of one tile.
-    needed = 2 * (ROWS + config.num_stages * KEYS) * sum(widths(problem)) + 2 * ROWS * KEYS + _SET_ASIDE
-    limit = shared_limit(device)
+    needed, limit = shared_bytes(*widths(problem), config.num_stages), shared_limit(device)
     return f"its slots need {needed} bytes of shared memory; {device.family} has {limit}" if needed > limit else None

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, PANEL, ROWS
 from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
-from attn_tune.kernels.sparse_mla.triton_hopper.config import GROUPS, KEYS, PANEL, ROWS, Config
+from attn_tune.kernels.sparse_mla.triton_hopper.config import Config
 from attn_tune.ops.sparse_mla.problem import Problem
 
 
@@ -25,6 +26,7 @@ class Plan:
       share: tiles of keys of a program.
       scale: multiplies q.k into a base-2 logit.
       is_wide: offsets into the keys of a sequence do not fit 32 bits.
+      is_gathered: threads copy keys.
     """
 
     q_len: int
@@ -42,6 +44,7 @@ class Plan:
     share: int
     scale: float
     is_wide: bool
+    is_gathered: bool = True
 
 
 def plan_of(problem: Problem, config: Config) -> Plan:

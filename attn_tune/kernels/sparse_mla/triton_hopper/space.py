@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Iterator
 
 from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.gluon.latents import KEYS, ROWS
 from attn_tune.kernels.lang.space import nearest_feasible
-from attn_tune.kernels.sparse_mla.triton_hopper.config import KEYS, ROWS, Config
+from attn_tune.kernels.sparse_mla.triton_hopper.config import Config
 from attn_tune.kernels.sparse_mla.triton_hopper.limits import infeasible
 from attn_tune.ops.sparse_mla.problem import Problem
 from attn_tune.schema.device import Device
