@@ -12,8 +12,8 @@ def test_untuned_launches_fit_and_are_pipelined():
     assert {launch["name"] for launch in launches} >= {"llama-80", "float8-90", "wide-90"}
     # Latents are the wide operand of Hopper's products: 576 / 16 of keys and, of values, 512 / 64 times 64 / 16.
     assert {launch["products"] for launch in launches if launch["name"] == "latent-90"} == {68, 0}
-    # Of 576 columns, each group has 32 keys of logits, and 64 keys of its half of the output.
-    assert {launch["products"] for launch in launches if launch["name"] == "hopper-90"} == {80, 0}
+    # A tile of logits has 36, and half of its output 4 in each group: one has its first and its last tile apart.
+    assert {launch["products"] for launch in launches if launch["name"] == "hopper-90"} == {132, 0}
     for launch in launches:
         # Those of 16 rows of latents are outside the loop over keys; of 64 rows half of the registers are accumulators.
         most = {"latent-90": 128, "latent-many-90": 1024, "hopper-90": 256}

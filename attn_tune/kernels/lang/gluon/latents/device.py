@@ -230,14 +230,15 @@ def add_own(
 ):
     """Makes the weights of an own tile, passes them on, and adds their product with the own half of its columns."""
     stage, _ = stage_of(tile, plan)
-    shift = _shift(highest)
-    weights = gl.exp2(x * SCALE - shift[:, None])
+    weights = gl.exp2(x * SCALE - _shift(highest)[:, None])
     rounded = weights.to(buffers.k.dtype)
     buffers.weights.index(stage).store(rounded)
     fence_async_shared()
     synchronize()
     mbarrier.arrive(barriers.weights_full.index(GROUP))
-    correction = gl.exp2(maximum - shift)
+    # Read again, so that the compiler keeps what is not urgent behind the weights.
+    highest = buffers.maxima.index(GROUP).load(gl.SliceLayout(1, layouts.logits))
+    correction = gl.exp2(maximum - _shift(highest))
     acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, layouts.out))[:, None]
     operand = gl.convert_layout(rounded, layouts.weights)
     acc = warpgroup_mma(operand, buffers.k.index(stage * 2 + GROUP), acc, is_async=True)
