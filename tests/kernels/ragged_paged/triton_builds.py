@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
+from attn_tune.ops.fields.cache import LATENT
 from attn_tune.ops.ragged_paged.inputs import make_inputs
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
@@ -28,6 +29,10 @@ BUILDS = {
         dataclasses.replace(_LLAMA, num_q_heads=128, num_kv_heads=1, head_dim=576, v_head_dim=512, layout="latent"),
         90,
     ),
+    "without-rope-90": (
+        dataclasses.replace(_LLAMA, num_kv_heads=1, head_dim=256, v_head_dim=256, layout="latent", page_size=0),
+        90,
+    ),
     "wide-90": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256, soft_cap=30.0), 90),
 }
 
@@ -35,7 +40,7 @@ BUILDS = {
 def main():
     for name, (problem, capability) in BUILDS.items():
         device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
-        kernel = "triton_latent" if name == "latent-90" else "triton"
+        kernel = "triton_latent" if problem.layout == LATENT else "triton"
         search = get_kernel(f"ragged_paged/{kernel}").searches["fwd"]
         forward, config = load(search.call), search.heuristic(problem, device)
         operands = jax.eval_shape(functools.partial(make_inputs, problem, "fwd"), jax.ShapeDtypeStruct((), jnp.int32))

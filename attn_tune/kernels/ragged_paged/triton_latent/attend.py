@@ -7,7 +7,6 @@ A tile of keys is in shared memory once, for the logits and for the values. The 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
-# pyright: reportOptionalMemberAccess=false
 
 import triton
 import triton.language as tl
@@ -31,7 +30,8 @@ def attend(arrays, places, is_row, sequence, first_row, count, length, causal: t
     cols = tl.arange(0, static.block_v)[None, :]
     q += places[:, None] * static.head_dim
     q_tile = tl.load(q + cols, mask=is_row[:, None] & (cols < static.v_head_dim), other=0.0)
-    q_rest = None
+    # Not None where there is nothing beside latents: a loop cannot capture it.
+    q_rest = q_tile
     if static.rest > 0:
         rest_cols = static.v_head_dim + tl.arange(0, static.block_r)[None, :]
         q_rest = tl.load(q + rest_cols, mask=is_row[:, None] & (rest_cols < static.head_dim), other=0.0)
