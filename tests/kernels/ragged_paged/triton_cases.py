@@ -35,6 +35,8 @@ CASES = (
     ("latent_float32", None),
     ("latent_without_rope", 4),
     ("latent_float8", 4),
+    ("latent_blocks", None),
+    ("latent_blocks_everything", None),
     ("latent_everything", 4),
     ("latent_everything", None),
 )
@@ -50,6 +52,7 @@ TESTED = (
     "everything None",
     "latent_mixed 3",
     "latent_float32 None",
+    "latent_blocks_everything None",
     "latent_everything None",
 )
 

@@ -44,7 +44,7 @@ def attend(arrays, places, is_row, sequence, first_row, count, length, causal: t
         row_scale = out_scale * static.dot_scale
     # Float16 holds every code exactly, and is the one conversion from float8 that the hardware has. Rows of bfloat16
     # queries become at most 2 before they are float16, by a power of two.
-    if static.has_codes and q_tile.dtype == tl.bfloat16:
+    if static.has_codes and static.kv_scale != "block" and q_tile.dtype == tl.bfloat16:
         largest = tl.max(tl.abs(q_tile.to(tl.float32)), 1)
         if static.rest > 0:
             largest = tl.maximum(largest, tl.max(tl.abs(q_rest.to(tl.float32)), 1))
@@ -129,13 +129,21 @@ def _step(
         page = tl.load(page_table + key // static.page_size, mask=is_key, other=0)
         place = tl.full([], 0, tl.int64)
         token = page.to(tl.int64) * static.page_size + key % static.page_size
-    keys = k + place * static.head_dim + (token * static.head_dim)[:, None]
-    latents = tl.load(keys + cols, mask=is_key[:, None] & (cols < static.v_head_dim), other=0.0)
-    latents = wide(latents, q_tile.dtype, static.ptx, True)
+    if static.kv_scale == "block":
+        WIDTH: tl.constexpr = static.v_head_dim // 32 * 33 + 2 * static.rest
+        keys = k + place * WIDTH + (token * WIDTH)[:, None]
+        latents = _unpacked(keys, is_key, q_tile.dtype, static)
+        # Behind codes and scales.
+        behind = (keys + static.v_head_dim // 32 * 33).to(tl.pointer_type(q_tile.dtype))
+    else:
+        keys = k + place * static.head_dim + (token * static.head_dim)[:, None]
+        latents = tl.load(keys + cols, mask=is_key[:, None] & (cols < static.v_head_dim), other=0.0)
+        latents = wide(latents, q_tile.dtype, static.ptx, True)
+        behind = keys + static.v_head_dim
     x = tl.dot(q_tile, tl.trans(latents), input_precision=static.precision)
     if static.rest > 0:
-        rest_cols = static.v_head_dim + tl.arange(0, static.block_r)[None, :]
-        rest = tl.load(keys + rest_cols, mask=is_key[:, None] & (rest_cols < static.head_dim), other=0.0)
+        rest_cols = tl.arange(0, static.block_r)[None, :]
+        rest = tl.load(behind + rest_cols, mask=is_key[:, None] & (rest_cols < static.rest), other=0.0)
         rest = wide(rest, q_tile.dtype, static.ptx, False)
         x = tl.dot(q_rest, tl.trans(rest), x, input_precision=static.precision)
     x *= row_scale
@@ -168,3 +176,17 @@ def _step(
     else:
         acc = tl.dot(weights.to(q_tile.dtype), latents, acc, input_precision=static.precision)
     return acc, total, new_maximum
+
+
+@triton.jit
+def _unpacked(rows, is_key, dtype: tl.constexpr, static: tl.constexpr):
+    """The latents of tokens that are bytes: codes of float8, and then a float32 scale for each 128 of them."""
+    BLOCKS: tl.constexpr = (static.block_v + 127) // 128
+    cols = tl.arange(0, static.block_v)[None, :]
+    blocks = tl.arange(0, BLOCKS)[None, :]
+    codes = tl.load(rows + cols, mask=is_key[:, None] & (cols < static.v_head_dim), other=0)
+    codes = wide(codes.to(tl.float8e4nv, bitcast=True), tl.float16, static.ptx, True).to(tl.float32)
+    scales = (rows + static.v_head_dim).to(tl.pointer_type(tl.float32)) + blocks
+    scales = tl.load(scales, mask=is_key[:, None] & (blocks < static.v_head_dim // 128), other=0.0)
+    values = tl.reshape(codes, [static.block_k, BLOCKS, static.block_v // BLOCKS]) * scales[:, :, None]
+    return tl.reshape(values, [static.block_k, static.block_v]).to(dtype)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from attn_tune.kernels.lang.space import nearest_feasible
 from attn_tune.kernels.lang.triton.cache_limits import certainly_fits, refuses_problem, refuses_tile
+from attn_tune.kernels.lang.triton.limits import refuses_cache
 from attn_tune.kernels.lang.triton.tiles import block_cap, fitted
 from attn_tune.kernels.ragged_paged._triton.space import (
     adapted_programs,
@@ -15,7 +16,7 @@ from attn_tune.kernels.ragged_paged._triton.space import (
     with_decoding,
 )
 from attn_tune.kernels.ragged_paged.triton_latent.config import Config
-from attn_tune.ops.fields.cache import LATENT
+from attn_tune.ops.fields.cache import BLOCK, LATENT
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -27,7 +28,7 @@ _MOST_DECODED = 32
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """The reason that this kernel cannot do the problem on this device at all, or None."""
-    if reason := refuses_problem(problem, device, read="queries"):
+    if reason := refuses_problem(problem, device, read="queries") or refuses_cache(problem.kv_dtype, device):
         return reason
     if problem.layout != LATENT:
         return f"it walks latents, whose values are columns of keys; layout is {problem.layout}"
@@ -36,6 +37,8 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
+    if problem.kv_scale == BLOCK and config.decode_programs is not None:
+        return f"decode_programs={config.decode_programs} reads no latents with scales of blocks; leave None"
     return refuses_decoding(problem, device, config) or refuses_tile(problem, device, config)
 
 
@@ -49,7 +52,8 @@ def heuristic(problem: Problem, device: Device) -> Config:
         num_stages=3,
     )
     tile = fitted(tile, functools.partial(_fits, problem, device))
-    return with_decoding(problem, device, tile) if problem.num_q_heads <= _MOST_DECODED else tile
+    is_decoded = problem.num_q_heads <= _MOST_DECODED and problem.kv_scale != BLOCK
+    return with_decoding(problem, device, tile) if is_decoded else tile
 
 
 def adapt(tuned: Problem, problem: Problem, device: Device, config: Config) -> Config:
