@@ -259,7 +259,7 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
 
     o = inputs if direction == "fwd" else inputs.operands
     walk_static = _static(problem, config)
-    parts = 0 if direction == "fwd" else parts_of(walk_static)
+    parts = 1 if direction == "fwd" else parts_of(walk_static)
     prepared = made("prepare", lambda o: prepare(problem, config, o, parts), o)
     if direction == "fwd":
         for change in _PREPARED:

@@ -26,13 +26,12 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import chunk_decay, load_decays, load_keys, unknown
+from attn_tune.kernels.gated_delta_rule.triton.scan import chunk_decay, load_decays, load_keys, unknown, weighed
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
-    load_numbers,
     store_tokens,
     tokens_of,
 )
@@ -171,8 +170,7 @@ def walk_kernel(
             before = by_token(load_decays(decays, index, 0, static), static)
             known = times_wide(k_tile, held, None, static)
             values = unknown(known, v, before, start, end, head, cols, static.whole, static)
-            if beta is not None:
-                values *= strengths(beta, start, end, head, static)
+            values = weighed(values, beta, start, end, head, static)
             update = solve(solved, index, values, k_tile.dtype, None, False, static)
             high, low = split(update, k_tile.dtype)
             store_values(kept, high, start, end, head, cols, static)
@@ -194,20 +192,13 @@ def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.c
     y = product(tl.trans(load_lower(mixed, index, static.chunk)), dout_tile, None, static) * static.scale
     y = solve(solved, index, later, k_tile.dtype, y, True, static)
     store_values(update_gradients, y, start, end, head, cols, static)
-    if beta is not None:
-        y *= strengths(beta, start, end, head, static)
+    y = weighed(y, beta, start, end, head, static)
     store_values(dv, y, start, end, head, cols, static)
     before = by_token(load_decays(decays, index, 0, static), static)
     direct = (dout_tile.to(tl.float32) * (before * static.scale)).to(k_tile.dtype)
     held *= chunk_decay(decays, index, static)
     held = product(tl.trans(load_keys(q, start, end, head, static)), direct, held, static)
     return times_wide(tl.trans(k_tile), y * -before, held, static)
-
-
-@triton.jit
-def strengths(beta, start, end, head, static: tl.constexpr):
-    """The strengths of a chunk's tokens, to be multiplied with what has the shape of its values."""
-    return by_token(load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0), static)
 
 
 @triton.jit

@@ -36,10 +36,8 @@ class Prepared(NamedTuple):
 
     Attributes:
       solved: the inverse of the triangular system ``[slots, N, parts, chunk, chunk]``, in the working dtype. Blocks of
-        16 above those of the diagonal are not written. The sum of two parts is twice as precise. Of a forward it is
-        multiplied by the strengths, and by the decays to the end of the chunk.
-      mixed: decayed products of queries and keys, times the inverse ``[slots, N, chunk, chunk]``, likewise; of a
-        forward times the strengths.
+        16 above those of the diagonal are not written. The sum of two parts is twice as precise.
+      mixed: decayed products of queries and keys, times the inverse ``[slots, N, chunk, chunk]``, likewise.
       decays: float32 ``[slots, N, 2, chunk]``: the decay from the start of the chunk, and to its end.
     """
 
@@ -48,11 +46,11 @@ class Prepared(NamedTuple):
     decays: jax.Array
 
 
-def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 0) -> Prepared:
+def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 1) -> Prepared:
     """Prepares every chunk of every value head.
 
     Args:
-      parts: arrays of the working dtype, one or two, whose sum is an inverse of a backward; none for a forward.
+      parts: arrays of the working dtype, one or two, whose sum is an inverse.
     """
     # Without columns of the state, so that walks of all kinds share one program.
     o, static = operands, static_of(problem, config, block_v=16)
@@ -66,7 +64,7 @@ def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 0
         o.beta,
         o.cu_seqlens,
         out_types=[
-            jax.ShapeDtypeStruct((*places, max(1, parts), *square), o.q.dtype),
+            jax.ShapeDtypeStruct((*places, parts, *square), o.q.dtype),
             jax.ShapeDtypeStruct((*places, *square), o.q.dtype),
             jax.ShapeDtypeStruct((*places, 2, static.chunk), jnp.float32),
         ],
@@ -104,24 +102,19 @@ def prepare_kernel(q, k, g, beta, cu_seqlens, solved, mixed, decays, PARTS: tl.c
         after = tl.sum(tl.where(row == static.chunk - 1, decay, 0.0), 0)
         if beta is not None:
             a *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
-        is_rough: tl.constexpr = PARTS < 2 and k_tile.dtype == tl.bfloat16
+        is_rough: tl.constexpr = PARTS == 1 and k_tile.dtype == tl.bfloat16
         exact = inverse(a, static, "tf32" if is_rough else "tf32x3")
         x = exact.to(k_tile.dtype)
+        p = tl.dot(p, x, input_precision=static.precision)
+
         place = tl.program_id(0).to(tl.int64)
         offsets = place * (static.chunk * static.chunk) + row * static.chunk + col
         is_lower = row // 16 >= col // 16
-        solved += place * ((PARTS == 2) * static.chunk * static.chunk)
-        strengths = 1.0
-        if PARTS == 0:
-            if beta is not None:
-                strengths = load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[None, :]
-            tl.store(solved + offsets, (exact * strengths * after[:, None]).to(x.dtype), mask=is_lower)
-        else:
-            tl.store(solved + offsets, x, mask=is_lower)
+        solved += place * ((PARTS - 1) * static.chunk * static.chunk)
+        tl.store(solved + offsets, x, mask=is_lower)
         if PARTS == 2:
             rest = (exact - x.to(tl.float32)).to(x.dtype)
             tl.store(solved + offsets + static.chunk * static.chunk, rest, mask=is_lower)
-        p = tl.dot(p, x, input_precision=static.precision) * strengths
         tl.store(mixed + offsets, p.to(mixed.dtype.element_ty), mask=is_lower)
         token = tl.arange(0, static.chunk)
         sums = tl.cumsum(gates, 0)

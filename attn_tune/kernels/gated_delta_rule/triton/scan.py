@@ -19,6 +19,7 @@ from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, s
 from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
+    load_numbers,
     load_tokens,
     store_tokens,
     tokens_of,
@@ -42,6 +43,7 @@ def scan(
         o.q,
         o.k,
         o.v,
+        o.beta,
         starts,
         o.cu_seqlens,
         *prepared,
@@ -59,7 +61,7 @@ def scan(
 
 
 @triton.jit
-def scan_kernel(q, k, v, starts, cu_seqlens, solved, mixed, decays, out, state, static: tl.constexpr):
+def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, state, static: tl.constexpr):
     """One program per tile of columns, head and segment of a sequence; tokens of no sequence get zeros."""
     tile = tl.program_id(0) % static.tiles
     head = tl.program_id(0) // static.tiles % static.heads
@@ -73,7 +75,7 @@ def scan_kernel(q, k, v, starts, cu_seqlens, solved, mixed, decays, out, state, 
         if starts is not None:
             index = (sequence * static.segments + segment) * static.heads + head
             held = turn(load_state(starts, index, cols, static), static)
-        arrays = (q, k, v, solved, mixed, decays)
+        arrays = (q, k, v, beta, solved, mixed, decays)
         for chunk in tl.range(first, last):
             start = begin + chunk * static.chunk
             index = (place + chunk) * static.heads + head
@@ -92,12 +94,12 @@ def scan_kernel(q, k, v, starts, cu_seqlens, solved, mixed, decays, out, state, 
 @triton.jit
 def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.constexpr):
     """The state after a chunk; the chunk's outputs are stored."""
-    q, k, v, solved, mixed, decays = arrays
+    q, k, v, beta, solved, mixed, decays = arrays
     k_tile = load_keys(k, start, end, head, static)
     rounded = held.to(k_tile.dtype)
     before = by_token(load_decays(decays, index, 0, static), static)
     values = unknown(product(k_tile, rounded, None, static), v, before, start, end, head, cols, static.whole, static)
-    values = values.to(k_tile.dtype)
+    values = weighed(values, beta, start, end, head, static).to(k_tile.dtype)
     found = product(load_keys(q, start, end, head, static), rounded, None, static) * before
     found = product(load_lower(mixed, index, static.chunk), values, found, static)
     found = turn((found * static.scale).to(k_tile.dtype), static)
@@ -107,8 +109,9 @@ def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.co
 
 @triton.jit
 def carried(held, k_tile, values, solved, decays, index, static: tl.constexpr):
-    """The state after a chunk from that before it, and what of the chunk's values was not known."""
-    update = product(load_lower(solved, index, static.chunk), values, None, static).to(k_tile.dtype)
+    """The state after a chunk from that before it and the right side of the chunk's system."""
+    update = product(load_lower(solved, index, static.chunk), values, None, static)
+    update = (update * by_token(load_decays(decays, index, 1, static), static)).to(k_tile.dtype)
     return product(tl.trans(k_tile), update, held * chunk_decay(decays, index, static), static)
 
 
@@ -123,6 +126,14 @@ def unknown(known, v, before, start, end, head, cols, whole: tl.constexpr, stati
       whole: no value of the chunk does.
     """
     return load_columns(v, start, end, head, cols, whole, static).to(tl.float32) - known * before
+
+
+@triton.jit
+def weighed(values, beta, start, end, head, static: tl.constexpr):
+    """Numbers in the shape of a chunk's values, times the strengths of their tokens."""
+    if beta is not None:
+        values *= by_token(load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0), static)
+    return values
 
 
 @triton.jit

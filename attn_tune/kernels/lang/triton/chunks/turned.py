@@ -93,24 +93,23 @@ def by_columns(state, static: tl.constexpr):
 @triton.jit
 def store_kept(states, index, held, cols, static: tl.constexpr):
     """Stores some columns of one state as the walk holds it."""
-    rows = tl.arange(0, static.block_h)
-    offsets, inside = _places(index, rows, cols, static)
-    tl.store(states + offsets, held.to(states.dtype.element_ty), mask=inside)
+    places, inside = _places(states, index, tl.arange(0, static.block_h), cols, static)
+    tl.store(places, held.to(states.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def load_kept(states, index, rows, cols, static: tl.constexpr):
     """Some rows and columns of one state as the walk held it, in its dtype."""
-    offsets, inside = _places(index, rows, cols, static)
-    return tl.load(states + offsets, mask=inside, other=0.0)
+    places, inside = _places(states, index, rows, cols, static)
+    return tl.load(places, mask=inside, other=0.0)
 
 
 @triton.jit
-def _places(index, rows, cols, static: tl.constexpr):
-    base = index.to(tl.int64) * (static.width * static.v_width)
+def _places(states, index, rows, cols, static: tl.constexpr):
+    base = states + index.to(tl.int64) * (static.width * static.v_width)
     if static.turned:
-        offsets = cols[:, None] * static.width + rows[None, :]
-        return base + offsets, (cols < static.v_width)[:, None] & (rows < static.width)[None, :]
+        inside = (cols < static.v_width)[:, None] & (rows < static.width)[None, :]
+        return base + cols[:, None] * static.width + rows[None, :], inside
     else:
-        offsets = rows[:, None] * static.v_width + cols[None, :]
-        return base + offsets, (rows < static.width)[:, None] & (cols < static.v_width)[None, :]
+        inside = (rows < static.width)[:, None] & (cols < static.v_width)[None, :]
+        return base + rows[:, None] * static.v_width + cols[None, :], inside
