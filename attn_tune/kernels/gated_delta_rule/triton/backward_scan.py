@@ -3,14 +3,14 @@
 With ``u = T (beta r)`` the updates of a chunk, ``r`` what of its values is not known yet, and ``S'`` the state after it
 (``prepare.py``), the gradient ``y`` of ``beta r`` and that of the state before are::
 
-    y  = scale mixed^T dout + T^T (e (k dS'))
+    y  = scale mixed^T dout + carriers dS'
     dS = f dS' + q^T (scale f dout) - k^T (f beta y)
 
-where ``e`` is the decay to the end of the chunk, ``f`` that from its start.
+where ``f`` is the decay from the start of the chunk. No walk solves a system on its way from state to state.
 
-Errors of a walk add up, and gradients of gates are small differences. So nothing in these products is rounded to the
-working dtype but the operands of the call, ``mixed`` and ``f dout``; 16 bits are multiplied twice or three times
-(``chunks/wide.py``). With an inverse of 16 bits ``dv`` alone would have more than the error that is allowed.
+Gradients of gates are small differences, so the updates are found in float32: 16 bits are multiplied three times
+(``chunks/wide.py``). With an inverse of 16 bits ``dv`` alone would have up to the error that is allowed. States enter
+products as rounded as they are kept: what is differentiated is then what was computed.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -26,17 +26,25 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import chunk_decay, load_decays, load_keys, unknown, weighed
+from attn_tune.kernels.gated_delta_rule.triton.scan import (
+    carried,
+    chunk_decay,
+    load_carriers,
+    load_decays,
+    load_keys,
+    unknown,
+)
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
+    load_numbers,
     store_tokens,
     tokens_of,
 )
 from attn_tune.kernels.lang.triton.chunks.turned import by_token, load_columns, product, store_kept, turn
-from attn_tune.kernels.lang.triton.chunks.wide import solve, split, times_wide
+from attn_tune.kernels.lang.triton.chunks.wide import solve, split
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 
 
@@ -118,6 +126,7 @@ def walk_kernel(
     dstate,
     cu_seqlens,
     solved,
+    carriers,
     mixed,
     decays,
     states,
@@ -151,7 +160,7 @@ def walk_kernel(
     elif is_back:
         if dstate is not None:
             held = turn(load_state(dstate, sequence * static.heads + head, cols, static), static)
-        arrays = (q, k, beta, dout, solved, mixed, decays)
+        arrays = (q, k, beta, dout, carriers, mixed, decays)
         outputs = (state_gradients, update_gradients, dv)
         for step in tl.range(0, chunks):
             chunk = chunks - 1 - step
@@ -168,29 +177,27 @@ def walk_kernel(
             store_kept(states, index, held, cols, static)
             k_tile = load_keys(k, start, end, head, static)
             before = by_token(load_decays(decays, index, 0, static), static)
-            known = times_wide(k_tile, held, None, static)
+            known = product(k_tile, held.to(k_tile.dtype), None, static)
             values = unknown(known, v, before, start, end, head, cols, static.whole, static)
             values = weighed(values, beta, start, end, head, static)
-            update = solve(solved, index, values, k_tile.dtype, None, False, static)
+            update = solve(solved, index, values, k_tile.dtype, static)
             high, low = split(update, k_tile.dtype)
             store_values(kept, high, start, end, head, cols, static)
             if not static.is_wide:
                 store_values(rests, low, start, end, head, cols, static)
-            update *= by_token(load_decays(decays, index, 1, static), static)
-            held = times_wide(tl.trans(k_tile), update, held * chunk_decay(decays, index, static), static)
+            held = carried(held, values.to(k_tile.dtype), carriers, decays, index, static)
 
 
 @triton.jit
 def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.constexpr):
     """The gradient of the state before a chunk from that of the state after it."""
-    q, k, beta, dout, solved, mixed, decays = arrays
+    q, k, beta, dout, carriers, mixed, decays = arrays
     state_gradients, update_gradients, dv = outputs
     store_kept(state_gradients, index, held, cols, static)
     k_tile = load_keys(k, start, end, head, static)
     dout_tile = load_columns(dout, start, end, head, cols, static.whole, static)
-    later = times_wide(k_tile, held, None, static) * by_token(load_decays(decays, index, 1, static), static)
     y = product(tl.trans(load_lower(mixed, index, static.chunk)), dout_tile, None, static) * static.scale
-    y = solve(solved, index, later, k_tile.dtype, y, True, static)
+    y = product(load_carriers(carriers, index, static), held.to(k_tile.dtype), y, static)
     store_values(update_gradients, y, start, end, head, cols, static)
     y = weighed(y, beta, start, end, head, static)
     store_values(dv, y, start, end, head, cols, static)
@@ -198,7 +205,15 @@ def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.c
     direct = (dout_tile.to(tl.float32) * (before * static.scale)).to(k_tile.dtype)
     held *= chunk_decay(decays, index, static)
     held = product(tl.trans(load_keys(q, start, end, head, static)), direct, held, static)
-    return times_wide(tl.trans(k_tile), y * -before, held, static)
+    return product(tl.trans(k_tile), (y * -before).to(k_tile.dtype), held, static)
+
+
+@triton.jit
+def weighed(values, beta, start, end, head, static: tl.constexpr):
+    """Numbers in the shape of a chunk's values, times the strengths of their tokens."""
+    if beta is not None:
+        values *= by_token(load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0), static)
+    return values
 
 
 @triton.jit

@@ -19,7 +19,6 @@ from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, s
 from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
-    load_numbers,
     load_tokens,
     store_tokens,
     tokens_of,
@@ -43,10 +42,11 @@ def scan(
         o.q,
         o.k,
         o.v,
-        o.beta,
         starts,
         o.cu_seqlens,
-        *prepared,
+        prepared.carriers,
+        prepared.mixed,
+        prepared.decays,
         out_types=[
             jax.ShapeDtypeStruct(o.v.shape, o.v.dtype),
             jax.ShapeDtypeStruct((static.batch, static.heads, static.width, static.v_width), jnp.float32),
@@ -61,7 +61,7 @@ def scan(
 
 
 @triton.jit
-def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, state, static: tl.constexpr):
+def scan_kernel(q, k, v, starts, cu_seqlens, carriers, mixed, decays, out, state, static: tl.constexpr):
     """One program per tile of columns, head and segment of a sequence; tokens of no sequence get zeros."""
     tile = tl.program_id(0) % static.tiles
     head = tl.program_id(0) // static.tiles % static.heads
@@ -75,7 +75,7 @@ def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, s
         if starts is not None:
             index = (sequence * static.segments + segment) * static.heads + head
             held = turn(load_state(starts, index, cols, static), static)
-        arrays = (q, k, v, beta, solved, mixed, decays)
+        arrays = (q, k, v, carriers, mixed, decays)
         for chunk in tl.range(first, last):
             start = begin + chunk * static.chunk
             index = (place + chunk) * static.heads + head
@@ -94,25 +94,24 @@ def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, s
 @triton.jit
 def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.constexpr):
     """The state after a chunk; the chunk's outputs are stored."""
-    q, k, v, beta, solved, mixed, decays = arrays
+    q, k, v, carriers, mixed, decays = arrays
     k_tile = load_keys(k, start, end, head, static)
     rounded = held.to(k_tile.dtype)
     before = by_token(load_decays(decays, index, 0, static), static)
     values = unknown(product(k_tile, rounded, None, static), v, before, start, end, head, cols, static.whole, static)
-    values = weighed(values, beta, start, end, head, static).to(k_tile.dtype)
+    values = values.to(k_tile.dtype)
     found = product(load_keys(q, start, end, head, static), rounded, None, static) * before
     found = product(load_lower(mixed, index, static.chunk), values, found, static)
     found = turn((found * static.scale).to(k_tile.dtype), static)
     store_tokens(out, found, start, end, head, static.heads, static.v_width, cols, static.chunk)
-    return carried(held, k_tile, values, solved, decays, index, static)
+    return carried(held, values, carriers, decays, index, static)
 
 
 @triton.jit
-def carried(held, k_tile, values, solved, decays, index, static: tl.constexpr):
-    """The state after a chunk from that before it and the right side of the chunk's system."""
-    update = product(load_lower(solved, index, static.chunk), values, None, static)
-    update = (update * by_token(load_decays(decays, index, 1, static), static)).to(k_tile.dtype)
-    return product(tl.trans(k_tile), update, held * chunk_decay(decays, index, static), static)
+def carried(held, values, carriers, decays, index, static: tl.constexpr):
+    """The state after a chunk from that before it and the part of the chunk's values that it does not know."""
+    tile = tl.trans(load_carriers(carriers, index, static))
+    return product(tile, values, held * chunk_decay(decays, index, static), static)
 
 
 @triton.jit
@@ -129,19 +128,19 @@ def unknown(known, v, before, start, end, head, cols, whole: tl.constexpr, stati
 
 
 @triton.jit
-def weighed(values, beta, start, end, head, static: tl.constexpr):
-    """Numbers in the shape of a chunk's values, times the strengths of their tokens."""
-    if beta is not None:
-        values *= by_token(load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0), static)
-    return values
-
-
-@triton.jit
 def load_keys(x, start, end, head, static: tl.constexpr):
     """The queries or keys of a chunk that a value head has."""
     rows = tl.arange(0, static.block_h)
     key_head = head // static.group
     return load_tokens(x, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
+
+
+@triton.jit
+def load_carriers(carriers, index, static: tl.constexpr):
+    """The carriers of a chunk and value head."""
+    rows = tl.arange(0, static.block_h)
+    first = index * static.chunk
+    return load_tokens(carriers, first, first + static.chunk, 0, 1, static.width, rows, static.chunk, static.whole)
 
 
 @triton.jit

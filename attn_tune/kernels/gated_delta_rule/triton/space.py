@@ -20,8 +20,8 @@ _UNITS = 132
 _ENOUGH = 0.75
 # Segments make so many times the work, and are worth it from so many chunks on.
 _WORK, _LONG, _MOST_SEGMENTS = 3, 32, 16
-# Shared memory that three stages of walks need, of 128 rows and 64 tokens; of the forward's, 189952.
-_SHARED = 198656
+# Shared memory that three stages of walks of 64 columns need, of 128 rows and 64 tokens; of the forward's, 213504.
+_SHARED = 214528
 _DOUBLING = ("chunk", "prepare_warps", "block_v", "num_warps", "num_stages", "segments")
 _GRADIENTS = ("pair_warps", "gradient_block_v", "gradient_columns", "gradient_warps", "gradient_stages")
 
@@ -73,7 +73,7 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     return BackwardConfig(
         chunk=chunk,
         prepare_warps=4,
-        block_v=min(32, _columns(problem, device)),
+        block_v=_wider(problem, device, min(32, _columns(problem, device)), 2),
         num_warps=4,
         num_stages=_stages(problem, device),
         pair_warps=8 if chunk == 64 or wide else 4,
@@ -169,12 +169,12 @@ def _columns(problem: Problem, device: Device) -> int:
     return block
 
 
-def _wider(problem: Problem, device: Device, block_v: int) -> int:
+def _wider(problem: Problem, device: Device, block_v: int, directions: int = 1) -> int:
     """64 columns where walks of 32 are too many to run at one time, each alone on a multiprocessor.
 
     That took 25 % off the forward on an H200 (16/64 heads, 32768 tokens).
     """
-    walks = problem.batch * problem.num_value_heads * -(-problem.v_head_dim // 32)
+    walks = directions * problem.batch * problem.num_value_heads * -(-problem.v_head_dim // 32)
     fills = walks > (device.units or _UNITS) and _stages(problem, device) == 3
     return 64 if block_v == 32 and fills and _is_measured(problem) and problem.v_head_dim > 32 else block_v
 

@@ -33,19 +33,13 @@ def times_wide(a, b, acc, static: tl.constexpr):
 
 
 @triton.jit
-def solve(solved, index, x, dtype: tl.constexpr, acc, TRANSPOSED: tl.constexpr, static: tl.constexpr):
-    """``acc`` and the product of a chunk's inverse, or its transpose, with ``x`` of float32, as ``times_wide``."""
+def solve(solved, index, x, dtype: tl.constexpr, static: tl.constexpr):
+    """The product of a chunk's inverse with ``x`` of float32, as ``times_wide``."""
     if static.is_wide:
-        inverse = load_lower(solved, index, static.chunk)
-        if TRANSPOSED:
-            inverse = tl.trans(inverse)
-        return product(inverse, x, acc, static)
+        return product(load_lower(solved, index, static.chunk), x, None, static)
     else:
         inverse = load_lower(solved, 2 * index, static.chunk)
         rest = load_lower(solved, 2 * index + 1, static.chunk)
-        if TRANSPOSED:
-            inverse = tl.trans(inverse)
-            rest = tl.trans(rest)
         high, low = split(x, dtype)
-        acc = product(inverse, low, product(rest, high, acc, static), static)
+        acc = product(inverse, low, product(rest, high, None, static), static)
         return product(inverse, high, acc, static)
