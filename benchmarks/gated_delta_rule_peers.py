@@ -109,35 +109,16 @@ def _peers(problem: Problem, direction: str) -> Iterator[tuple[str, str, Any]]:
                 yield f"{name} {' '.join(f'{k}={v}' for k, v in change.items())}", name, config
 
 
-_PREPARED: Sequence[Mapping[str, Any]] = (
-    {"prepare_registers": 168},
-    {"prepare_registers": 128},
-    {"prepare_warps": 2},
-    {"chunk": 32},
-)
+_PREPARED: Sequence[Mapping[str, Any]] = ({"prepare_registers": 168}, {"prepare_registers": None})
 _WALKED: Sequence[Mapping[str, Any]] = (
-    {"block_v": 64},
-    {"block_v": 64, "turned": True},
-    {"block_v": 64, "turned": True, "num_stages": 2},
-    {"block_v": 32, "turned": True, "num_warps": 2},
+    {"turned": True},
+    {"num_stages": 2},
+    {"block_v": 32},
+    {"block_v": 32, "num_stages": 1},
 )
 _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
-    ("triton", "fwd"): (
-        {"prepare_registers": None},
-        {"num_stages": 1},
-        {"num_stages": 3},
-        {"block_v": 64},
-        {"block_v": 64, "turned": True},
-        {"block_v": 64, "turned": True, "num_stages": 4},
-        {"block_v": 64, "turned": True, "prepare_registers": None},
-        {"segments": 16, "turned": True},
-    ),
-    ("triton", "bwd"): (
-        {"block_v": 64},
-        {"block_v": 64, "turned": True},
-        {"gradient_block_v": 32},
-        {"gradient_registers": None},
-    ),
+    ("triton", "fwd"): ({"prepare_registers": None}, {"turned": True}),
+    ("triton", "bwd"): ({"turned": True}, {"prepare_registers": 168}),
     ("triton_steps", "decode"): (
         {"block_v": 32, "num_warps": 4},
         {"block_v": 32, "num_warps": 2},
@@ -259,12 +240,12 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
 
     o = inputs if direction == "fwd" else inputs.operands
     walk_static = _static(problem, config)
-    parts = 1 if direction == "fwd" else parts_of(walk_static)
+    parts = 0 if direction == "fwd" else parts_of(walk_static)
     prepared = made("prepare", lambda o: prepare(problem, config, o, parts), o)
+    for change in _PREPARED:
+        other = dataclasses.replace(config, **change)
+        made(f"prepare {change}", functools.partial(prepare, problem, other, parts=parts), o)
     if direction == "fwd":
-        for change in _PREPARED:
-            other = dataclasses.replace(config, **change)
-            made(f"prepare {change}", functools.partial(prepare, problem, other), o)
         starts = o.initial_state
         if walk_static.segments > 1:
             starts = made("segments", lambda o, p: segment_starts(o, p, config, walk_static), o, prepared)

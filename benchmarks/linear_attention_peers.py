@@ -37,14 +37,9 @@ _POINTS: Sequence[tuple[str, str, str, tuple[int, int, int, int], Mapping[str, A
 )
 _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
     ("linear_attention", "fwd"): (
-        {"num_stages": 3},
-        {"segments": 2},
-        {"turned": True},
-        {"turned": True, "num_stages": 3},
-        {"turned": True, "chunk": 32, "num_stages": 3},
-        {"turned": True, "chunk": 32, "num_stages": 4},
-        {"turned": True, "block_v": 128, "num_warps": 8, "num_stages": 3},
-        {"turned": True, "block_v": 128, "num_warps": 8, "num_stages": 3, "segments": 4},
+        {"num_stages": 1},
+        {"block_v": 128, "num_warps": 8},
+        {"block_v": 128, "num_warps": 8, "num_stages": 3},
     ),
     ("linear_attention", "bwd"): (
         {"gradient_block_v": 32},
