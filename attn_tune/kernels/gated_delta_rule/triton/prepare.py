@@ -119,10 +119,12 @@ def prepare_kernel(
         tl.store(decays + static.chunk + token, after)
         if beta is not None:
             a *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
-        is_rough: tl.constexpr = PARTS == 0 and k_tile.dtype == tl.bfloat16
-        exact = inverse(a, static, "tf32" if is_rough else "tf32x3")
-        x = exact.to(k_tile.dtype)
-        p = tl.dot(p, x, input_precision=static.precision)
+        exact = inverse(a, static, "tf32" if k_tile.dtype == tl.bfloat16 else "tf32x3")
+        x, rest = split(exact, k_tile.dtype)
+        if PARTS == 2:
+            p = tl.dot(p, x, tl.dot(p, rest))
+        else:
+            p = tl.dot(p, x, input_precision=static.precision)
         strengths = tl.full([static.chunk], 1.0, tl.float32)
         if PARTS == 0 and beta is not None:
             strengths = load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)
@@ -134,7 +136,6 @@ def prepare_kernel(
             solved += place * ((PARTS - 1) * static.chunk * static.chunk)
             tl.store(solved + offsets, x, mask=is_lower)
         if PARTS == 2:
-            rest = (exact - x.to(tl.float32)).to(x.dtype)
             tl.store(solved + offsets + static.chunk * static.chunk, rest, mask=is_lower)
         store_carriers(carriers, exact * after[:, None], strengths, k, start, end, key_head, place, static)
 
