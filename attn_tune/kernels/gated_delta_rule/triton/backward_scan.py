@@ -27,7 +27,6 @@ import triton.language as tl
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton.scan import (
-    carried,
     chunk_decay,
     load_carriers,
     load_decays,
@@ -44,7 +43,7 @@ from attn_tune.kernels.lang.triton.chunks.static import (
     tokens_of,
 )
 from attn_tune.kernels.lang.triton.chunks.turned import by_token, load_columns, product, store_kept, turn
-from attn_tune.kernels.lang.triton.chunks.wide import solve, split
+from attn_tune.kernels.lang.triton.chunks.wide import solve, split, times_rounded
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 
 
@@ -177,7 +176,7 @@ def walk_kernel(
             store_kept(states, index, held, cols, static)
             k_tile = load_keys(k, start, end, head, static)
             before = by_token(load_decays(decays, index, 0, static), static)
-            known = product(k_tile, held.to(k_tile.dtype), None, static)
+            known = times_rounded(k_tile, held, None, static)
             values = unknown(known, v, before, start, end, head, cols, static.whole, static)
             values = weighed(values, beta, start, end, head, static)
             update = solve(solved, index, values, k_tile.dtype, static)
@@ -185,7 +184,8 @@ def walk_kernel(
             store_values(kept, high, start, end, head, cols, static)
             if not static.is_wide:
                 store_values(rests, low, start, end, head, cols, static)
-            held = carried(held, values.to(k_tile.dtype), carriers, decays, index, static)
+            carrier = tl.trans(load_carriers(carriers, index, static))
+            held = times_rounded(carrier, values, held * chunk_decay(decays, index, static), static)
 
 
 @triton.jit
@@ -197,7 +197,7 @@ def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.c
     k_tile = load_keys(k, start, end, head, static)
     dout_tile = load_columns(dout, start, end, head, cols, static.whole, static)
     y = product(tl.trans(load_lower(mixed, index, static.chunk)), dout_tile, None, static) * static.scale
-    y = product(load_carriers(carriers, index, static), held.to(k_tile.dtype), y, static)
+    y = times_rounded(load_carriers(carriers, index, static), held, y, static)
     store_values(update_gradients, y, start, end, head, cols, static)
     y = weighed(y, beta, start, end, head, static)
     store_values(dv, y, start, end, head, cols, static)
@@ -205,7 +205,7 @@ def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.c
     direct = (dout_tile.to(tl.float32) * (before * static.scale)).to(k_tile.dtype)
     held *= chunk_decay(decays, index, static)
     held = product(tl.trans(load_keys(q, start, end, head, static)), direct, held, static)
-    return product(tl.trans(k_tile), (y * -before).to(k_tile.dtype), held, static)
+    return times_rounded(tl.trans(k_tile), y * -before, held, static)
 
 
 @triton.jit

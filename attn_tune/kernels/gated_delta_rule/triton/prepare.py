@@ -121,10 +121,7 @@ def prepare_kernel(
             a *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
         exact = inverse(a, static, "tf32" if k_tile.dtype == tl.bfloat16 else "tf32x3")
         x, rest = split(exact, k_tile.dtype)
-        if PARTS == 2:
-            p = tl.dot(p, x, tl.dot(p, rest))
-        else:
-            p = tl.dot(p, x, input_precision=static.precision)
+        p = tl.dot(p, x, tl.dot(p, rest)) if PARTS == 2 else tl.dot(p, x, input_precision=static.precision)
         strengths = tl.full([static.chunk], 1.0, tl.float32)
         if PARTS == 0 and beta is not None:
             strengths = load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)

@@ -33,6 +33,15 @@ def times_wide(a, b, acc, static: tl.constexpr):
 
 
 @triton.jit
+def times_rounded(a, b, acc, static: tl.constexpr):
+    """As ``times_wide``, but for bfloat16, to which ``b`` is rounded. Of float16 less error is allowed."""
+    if a.dtype == tl.bfloat16:
+        return product(a, b.to(a.dtype), acc, static)
+    else:
+        return times_wide(a, b, acc, static)
+
+
+@triton.jit
 def solve(solved, index, x, dtype: tl.constexpr, static: tl.constexpr):
     """The product of a chunk's inverse with ``x`` of float32, as ``times_wide``."""
     if static.is_wide:
