@@ -36,7 +36,7 @@ class Static:
       soft_cap: of the logits, in base 2; None is none.
       precision: of the products.
       ptx: device code may use assembly.
-      num_programs, least_blocks, cluster: as in the config.
+      num_programs, least_blocks, cluster, value_pairs: as in the config.
     """
 
     batch: int
@@ -75,6 +75,7 @@ class Static:
     num_programs: int | None
     least_blocks: int
     cluster: int | None
+    value_pairs: bool
 
 
 def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool) -> Static:
@@ -129,4 +130,5 @@ def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool
         num_programs=config.num_programs,
         least_blocks=config.least_blocks,
         cluster=config.cluster,
+        value_pairs=config.value_pairs,
     )

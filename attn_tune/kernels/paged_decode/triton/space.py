@@ -10,7 +10,7 @@ from attn_tune.kernels.lang.space import nearest_first
 from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
 from attn_tune.kernels.lang.triton.tiles import MIN_BLOCK, block_cap, fitted
 from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS, Config
-from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible
+from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible, lacks_pairs
 from attn_tune.ops.fields.cache import CODES, LATENT
 from attn_tune.ops.paged_decode.problem import Problem, visible_keys
 from attn_tune.schema.device import Device
@@ -117,12 +117,13 @@ def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
 def _all(problem: Problem, device: Device) -> Iterator[Config]:
     cap = min(128, block_cap(rows(problem)))
     keys = _most_keys(problem)
+    pairs = tried(Config, "value_pairs") if lacks_pairs(problem) is None else (False,)
     for block_q, block_k in itertools.product(sorted({cap, max(16, cap // 2)}), (16, 32, 64, 128)):
         if block_k > block_cap(problem.kv_len):
             continue
         few = (2, 4) if block_k < 128 else (4, 8)
-        for warps, stages in itertools.product(few if block_q <= 32 else (4, 8), (2, 3, 4, 5, 6)):
-            tile = Config(block_q=block_q, block_k=block_k, num_warps=warps, num_stages=stages)
+        for warps, stages, in_pairs in itertools.product(few if block_q <= 32 else (4, 8), (2, 3, 4, 5, 6), pairs):
+            tile = Config(block_q=block_q, block_k=block_k, num_warps=warps, num_stages=stages, value_pairs=in_pairs)
             for programs in sorted({_shared(problem, device, tile, each) for each in _TRIED}):
                 yield dataclasses.replace(tile, num_programs=programs)
             clusters = problem.batch * lanes(problem, tile)
