@@ -142,6 +142,11 @@ class KernelSpec:
         calls = {search.call.partition(":")[0] for search in self.searches.values() if search.call}
         return source_hash(tuple(sorted(calls)), self.libraries)
 
+    @property
+    def is_launched_on_gpu(self) -> bool:
+        """Whether its calls are launches on a GPU that XLA neither fuses nor plans, as it does those of cuDNN."""
+        return "cuda" in PLATFORMS.get(self.backend, ()) and self.backend not in LIBRARIES
+
     def needs_leave(self, direction: str) -> bool:
         """Whether this direction is only swept, shipped and chosen where non-deterministic kernels are allowed.
 

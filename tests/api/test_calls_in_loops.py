@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import attn_tune
+from attn_tune.runtime.lookup import dispatch
+from attn_tune.schema.device import Device
 
+H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200")
 LAYERS = 3
 
 
@@ -58,3 +61,20 @@ def test_caches_of_layers_are_filled_in_a_scan_as_by_single_calls():
     # Pages of zeros are one constant to XLA, and become two caches.
     zeros = [jnp.zeros((LAYERS, *pages), jnp.bfloat16)] * 2
     assert_alike(filled, [*arrays(new, new), *zeros])
+
+
+def test_a_kernel_on_a_gpu_is_behind_barriers_whoever_wrote_it_and_xla_is_not(monkeypatch):
+    monkeypatch.setattr(dispatch, "current_device", lambda: H200)
+    q = jnp.ones((1, 128, 1, 64), jnp.bfloat16)
+    pages = jnp.ones((1, 16, 1, 64), jnp.bfloat16)
+
+    def barriers(function, kernel, *operands):
+        return str(jax.make_jaxpr(functools.partial(function, platform=kernel))(*operands)).count(
+            "optimization_barrier"
+        )
+
+    assert barriers(attn_tune.flash_attention, "triton", q, q, q) == 1
+    assert barriers(attn_tune.flash_attention, "xla", q, q, q) == 0
+    new, lengths, table = pages[:, :1], jnp.array([3], jnp.int32), jnp.array([[0]], jnp.int32)
+    # One for the operands too, since the cache is updated in place.
+    assert barriers(attn_tune.paged_append, "triton", new, new, pages, pages, lengths, table) == 2
