@@ -3,11 +3,11 @@
     python benchmarks/decode_codes.py --compile 16 && python benchmarks/decode_codes.py --out decode_codes.json
 
 Every point is raced in one group: the untuned configs of both caches, others of the kernel ``triton``, and a program
-that reads as many bytes as the codes have. ``--flush read`` reads a second buffer after the one that a flush writes, so
-that no line of the last-level cache is dirty when a kernel starts: a line that is written back costs the kernel that
-displaces it. Outputs are judged at points of few tokens, as errors over what is allowed; elsewhere they are compared
-with the untuned config's. ``--compile`` only fills Triton's cache, with so many processes. Needs a GPU, of which
-``--compile`` wants none.
+that reads as many bytes as the codes have; once behind the flush of every measurement, which writes, and once behind
+one that reads a second buffer afterwards, so that no line of the last-level cache is dirty when a kernel starts: a line
+that is written back costs the kernel that displaces it. Outputs are judged at points of few tokens, as errors over what
+is allowed; elsewhere they are compared with the untuned config's. ``--judge`` judges narrow configs on feature problems
+instead. ``--compile`` only fills Triton's cache, with so many processes, and needs no GPU.
 """
 
 import argparse
@@ -22,56 +22,84 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-POINTS = ("1x1k", "1x64k", "4x4k", "32x4k", "64x4k", "16x32k", "128x8k")
 CACHES = {
     "16 bits": "",
     "float8": " kv=float8_e4m3fn kvscale=tensor",
 }
+JUDGED = {**CACHES, "float8, tokens": " kv=float8_e4m3fn kvscale=token", "int8": " kv=int8 kvscale=head"}
 HEADS, UNITS = 8, 132
 # Tokens of all sequences up to which outputs are judged.
 MOST_JUDGED = 16384
-# Keys of a tile, warps, stages, programs for each multiprocessor (none: one a sequence), values by pairs.
+WIDE, NARROW = {"block_q": 16}, {"block_q": 8}
+PAIRS, EVICTED = {"value_pairs": True}, {"evict_first": True}
+
+
+def tile(rows: dict[str, Any], block_k: int, num_warps: int, num_stages: int, each: int | None, **more: Any) -> Any:
+    """The knobs of a config with ``each`` programs for each multiprocessor; None is one a sequence."""
+    return {**rows, "block_k": block_k, "num_warps": num_warps, "num_stages": num_stages, "each": each, **more}
+
+
+# The first ones of each cache are raced at every point, all of them at the first.
+FEW = {"16 bits": 5, "float8": 9}
 TILES = {
-    "16 bits": ((64, 4, 5, 2, False), (64, 2, 6, 2, False), (128, 4, 3, 2, False), (64, 4, 5, None, False)),
+    "16 bits": (
+        tile(WIDE, 64, 4, 5, 2, **EVICTED),
+        tile(NARROW, 64, 4, 5, 2),
+        tile(NARROW, 64, 4, 5, 2, **EVICTED),
+        tile(NARROW, 64, 4, 5, None),
+        tile(NARROW, 32, 2, 6, 4),
+        tile(NARROW, 64, 4, 4, 2),
+        tile(NARROW, 64, 2, 5, 3),
+        tile(NARROW, 128, 4, 4, 1),
+    ),
     "float8": (
-        (64, 2, 6, 4, False),
-        (64, 2, 6, 4, True),
-        (64, 2, 5, 5, True),
-        (64, 2, 8, 3, True),
-        (128, 4, 4, 2, True),
-        (128, 4, 6, 2, True),
-        (64, 2, 8, 4, True),
-        (32, 2, 8, 6, True),
-        (64, 2, 6, None, False),
-        (64, 2, 6, None, True),
+        tile(NARROW, 64, 2, 6, 4),
+        tile(NARROW, 64, 2, 6, 4, **EVICTED),
+        tile(NARROW, 32, 2, 8, 6),
+        tile(NARROW, 32, 2, 8, 6, **EVICTED),
+        tile(NARROW, 32, 1, 8, 8),
+        tile(NARROW, 64, 2, 6, None),
+        tile(NARROW, 64, 2, 6, 5, max_registers=200),
+        tile(NARROW, 64, 2, 8, 3),
+        tile(WIDE, 64, 2, 6, 4, **PAIRS),
+        tile(WIDE, 128, 4, 5, 2, **EVICTED),
+        tile(WIDE, 128, 4, 4, 3, **PAIRS),
+        tile(WIDE, 64, 2, 6, 4),
+        tile(NARROW, 64, 2, 6, 3),
+        tile(NARROW, 32, 2, 8, 4),
+        tile(NARROW, 128, 2, 4, 4),
+        tile(NARROW, 32, 2, 6, 8),
     ),
 }
-CLUSTERED = {"16 bits": ((64, 4, 5, False),), "float8": ((128, 4, 5, False), (128, 4, 4, True), (64, 2, 5, True))}
+# Keys of a tile, warps and stages of narrow ones of clusters, which are raced where the untuned config has a cluster.
+CLUSTERED = {"16 bits": ((128, 4, 3), (64, 4, 3), (32, 2, 4)), "float8": ((64, 2, 3), (32, 2, 4), (32, 1, 4))}
+POINTS = ("32x4k", "4x4k", "1x64k", "8x32k", "64x2k", "1x1k")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--points", default=",".join(POINTS), help="batch x length, with commas between them")
-    parser.add_argument("--tiles", type=Path, help="a JSON file of other TILES")
+    parser.add_argument("--judge", action="store_true", help="judge narrow configs on feature problems instead")
     parser.add_argument("--compile", type=int, help="compile in so many processes, and do no more")
-    parser.add_argument("--flush", choices=("write", "read"), default="write")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    tiles = TILES if args.tiles is None else json.loads(args.tiles.read_text())
     points = args.points.split(",")
+    judged = list(judged_problems()) if args.judge else []
     if args.compile:
-        work = [(point, cache, config) for point in points for cache, config in configs_of(point, tiles)]
+        work = [(problem, config) for _, problem, config in judged]
+        if not judged:
+            work = [pair for point in points for pair in configs_of(point)]
         with ProcessPoolExecutor(args.compile, mp_context=get_context("spawn")) as pool:
             for said in pool.map(compiled, work):
                 print(said, flush=True)
         return 0
     rows = []
-    for point in points:
-        rows.append(raced(point, tiles, args.flush, args.rounds))
+    for point in [] if judged else points:
+        rows.append(raced(point, args.rounds))
         if args.out is not None:
-            args.out.write_text(json.dumps({"flush": args.flush, "rows": rows}, indent=1) + "\n")
-    return 0
+            args.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    return sum([not judge(*case) for case in judged])
 
 
 def problem_of(point: str, cache: str) -> Any:
@@ -82,49 +110,64 @@ def problem_of(point: str, cache: str) -> Any:
     op = get_op("paged_decode")
     batch, _, length = point.partition("x")
     keys = int(length.removesuffix("k")) * 1024
-    text = f"paged_decode/v1 b={batch} t=1 s={keys} n=32 k={HEADS} h=128 v=128 page=64 dtype=bfloat16{CACHES[cache]}"
+    text = f"paged_decode/v1 b={batch} t=1 s={keys} n=32 k={HEADS} h=128 v=128 page=64 dtype=bfloat16{JUDGED[cache]}"
     return op.from_signature(Signature.parse(text, op.fields))
 
 
-def configs_of(point: str, tiles: Any) -> Iterator[tuple[str, Any]]:
-    """Pairs of a cache and a config of its; the untuned ones first."""
+def search() -> Any:
+    """The configs of the kernel, and rules about them."""
     from attn_tune.kernels.registry import get_kernel
+
+    return get_kernel("paged_decode/triton").searches["fwd"]
+
+
+def device() -> Any:
+    """The device that configs are for."""
     from attn_tune.schema.device import Device
 
-    device = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=UNITS)
-    search = get_kernel("paged_decode/triton").searches["fwd"]
+    return Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=UNITS)
+
+
+def configs_of(point: str) -> Iterator[tuple[Any, Any]]:
+    """Pairs of a problem and a config; the untuned ones first."""
     for cache in CACHES:
         problem = problem_of(point, cache)
-        seen = [search.heuristic(problem, device)]
-        for block_k, warps, stages, each, pairs in tiles[cache]:
-            if each is None and problem.batch * HEADS < UNITS:
-                continue
-            programs = None if each is None else max(1, each * UNITS // HEADS)
-            extra = {"value_pairs": True} if pairs else {}
-            seen.append(
-                search.config(
-                    block_q=16, block_k=block_k, num_warps=warps, num_stages=stages, num_programs=programs, **extra
-                )
-            )
-        if problem.batch == 1 and problem.kv_len <= 4096:
-            for block_k, warps, stages, pairs in CLUSTERED[cache]:
-                extra = {"value_pairs": True} if pairs else {}
-                tile = {"block_q": 16, "block_k": block_k, "num_warps": warps, "num_stages": stages}
-                seen.append(search.config(cluster=8, **tile, **extra))
+        seen = [search().heuristic(problem, device())]
+        for knobs in TILES[cache] if point == POINTS[0] else TILES[cache][: FEW[cache]]:
+            each = knobs["each"]
+            if each is not None or problem.batch * HEADS >= UNITS:
+                own = {name: value for name, value in knobs.items() if name != "each"}
+                seen.append(search().config(**own, num_programs=each and max(1, each * UNITS // HEADS)))
+        if seen[0].cluster is not None:
+            seen[1:] = [
+                dataclasses.replace(seen[0], **NARROW, block_k=keys, num_warps=warps, num_stages=stages)
+                for keys, warps, stages in CLUSTERED[cache]
+            ]
         for config in dict.fromkeys(seen):
-            if search.infeasible(problem, device, config) is None:
-                yield cache, config
+            if search().infeasible(problem, device(), config) is None:
+                yield problem, config
+
+
+def judged_problems() -> Iterator[tuple[str, Any, Any]]:
+    """Feature problems of every kind of cache, each with a narrow config: a name, the problem and the config."""
+    from attn_tune.ops.paged_decode.features import features
+
+    for cache in JUDGED:
+        for number, problem in enumerate(features(problem_of("4x4k", cache))):
+            warps = 4 if cache == "16 bits" else 2
+            shared = {"num_programs": 5} if number % 2 else {"cluster": 2}
+            config = search().config(**NARROW, block_k=64 // (1 + number % 2), num_warps=warps, num_stages=5, **shared)
+            yield f"{cache} {number}", problem, config
 
 
 def call_of(problem: Any, config: Any) -> Any:
     """The kernel's function of its operands."""
-    from attn_tune.kernels.registry import get_kernel
     from attn_tune.ops.contract import load
 
-    return functools.partial(load(get_kernel("paged_decode/triton").searches["fwd"].call), problem, config)
+    return functools.partial(load(search().call), problem, config)
 
 
-def compiled(work: tuple[str, str, Any]) -> str:
+def compiled(work: tuple[Any, Any]) -> str:
     """One line about a config that was compiled into Triton's cache."""
     import jax
     import jax.numpy as jnp
@@ -134,17 +177,18 @@ def compiled(work: tuple[str, str, Any]) -> str:
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import get_op
 
-    point, cache, config = work
-    problem = problem_of(point, cache)
+    problem, config = work
     make = functools.partial(load(get_op("paged_decode").inputs), problem, "fwd")
     operands = jax.eval_shape(make, jax.ShapeDtypeStruct((), jnp.int32))
+    about = f"{problem.batch}x{problem.kv_len} {problem.cache_dtype} {named(config)}"
     try:
         with compile_target(90), record_compiles() as found:
             jax.jit(call_of(problem, config)).trace(operands).lower(lowering_platforms=("cuda",))
     except Exception as error:  # any error is this config's result
-        return f"{point} {cache} {named(config)}: {type(error).__name__} {str(error)[:100]}"
-    needs = ", ".join(f"{k.registers} registers, {k.spill_bytes} spilled, {k.shared_bytes} shared" for k in found[:1])
-    return f"{point} {cache} {named(config)}: {needs}"
+        return f"{about}: {type(error).__name__} {str(error)[:100]}"
+    return f"{about}: " + ", ".join(
+        f"{k.registers} registers, {k.spill_bytes} spilled, {k.shared_bytes} shared" for k in found[:1]
+    )
 
 
 def named(config: Any) -> str:
@@ -153,86 +197,104 @@ def named(config: Any) -> str:
     return " ".join(f"{f.name}={getattr(config, f.name)}" for f in fields if getattr(config, f.name) != f.default)
 
 
-def raced(point: str, tiles: Any, flush_kind: str, rounds: int) -> dict[str, Any]:
-    """Microseconds of every config at a point, and the errors of its outputs."""
+def judge(name: str, problem: Any, config: Any) -> bool:
+    """Prints the errors of a config over what is allowed; returns whether it is right."""
+    import jax
+
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
+
+    op = get_op("paged_decode")
+    operands = jax.jit(functools.partial(load(op.inputs), problem, "fwd"))(1)
+    errors = errors_of(problem, jax.jit(call_of(problem, config))(operands), answers_of(problem, operands))
+    print(f"{name}: {' '.join(f'{e.output} {e.ratio:.3g}' for e in errors)}  {named(config)}", flush=True)
+    return all(e.ratio <= 1 for e in errors)
+
+
+def answers_of(problem: Any, operands: Any) -> list[Any]:
+    """The outputs of the op's reference and of its baseline."""
+    import jax
+
+    from attn_tune.ops.contract import load
+    from attn_tune.ops.registry import get_op
+
+    op = get_op("paged_decode")
+    return [jax.jit(functools.partial(load(path), problem, "fwd"))(operands) for path in (op.reference, op.baseline)]
+
+
+def errors_of(problem: Any, outputs: Any, answers: list[Any]) -> Any:
+    """The errors of outputs against those of the reference, by what the baseline's allow."""
+    from attn_tune.ops.registry import get_op
+    from attn_tune.ops.tolerance import compare
+
+    return compare(outputs, *answers, get_op("paged_decode").outputs(problem, "fwd"))
+
+
+def raced(point: str, rounds: int) -> dict[str, Any]:
+    """Microseconds of every config at a point, by flush, and the errors of its outputs."""
     import jax
     import numpy as np
     from paged_decode_peers import read
 
-    from attn_tune.devices.identity import current_device
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import get_op
-    from attn_tune.ops.tolerance import compare
     from attn_tune.tuner.protocol import MeasurePolicy
     from attn_tune.tuner.work.measure import race
     from attn_tune.tuner.work.timers.choose import choose_timer
 
-    op = get_op("paged_decode")
-    runs, names, notes = [], [], {}
-    operands, first, answers = {}, {}, {}
-    for cache, config in configs_of(point, tiles):
-        problem = problem_of(point, cache)
+    runs, notes, operands, first, answers = {}, {}, {}, {}, {}
+    for problem, config in configs_of(point):
+        cache = problem.kv_dtype
         if cache not in operands:
-            operands[cache] = jax.jit(functools.partial(load(op.inputs), problem, "fwd"))(0)
+            operands[cache] = jax.jit(functools.partial(load(get_op("paged_decode").inputs), problem, "fwd"))(0)
             if problem.batch * problem.kv_len <= MOST_JUDGED:
-                paths = (op.reference, op.baseline)
-                answers[cache] = [jax.jit(functools.partial(load(f), problem, "fwd"))(operands[cache]) for f in paths]
+                answers[cache] = answers_of(problem, operands[cache])
         name = f"{cache}: {named(config)}"
         try:
             call = jax.jit(call_of(problem, config)).lower(operands[cache]).compile()
             outputs = call(operands[cache])
+            if cache in answers:
+                notes[name] = " ".join(f"{e.output} {e.ratio:.3g}" for e in errors_of(problem, outputs, answers[cache]))
             out = np.asarray(outputs["out"], np.float32)
+            first.setdefault(cache, out)
+            notes.setdefault(name, f"{np.abs(out - first[cache]).max() / np.abs(first[cache]).max():.2g}")
         except Exception as error:  # any error is this config's result
-            notes[name] = f"{type(error).__name__}: {str(error)[:200]}"
+            print(f"   failed  {name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
             continue
-        first.setdefault(cache, out)
-        if cache in answers:
-            judged = compare(outputs, *answers[cache], op.outputs(problem, "fwd"))
-            notes[name] = " ".join(f"{e.output} {e.ratio:.3g}" for e in judged)
-        else:
-            notes[name] = f"{np.abs(out - first[cache]).max() / np.abs(first[cache]).max():.2g}"
-        names.append(name)
-        runs.append(functools.partial(call, operands[cache]))
+        runs[name] = functools.partial(call, operands[cache])
     problem = problem_of(point, "float8")
-    function, given = read(problem, operands["float8"])
-    names.append("read as many bytes as float8 has")
-    runs.append(functools.partial(jax.jit(function).lower(*given).compile(), *given))
-    measured = race(
-        runs,
-        timer=choose_timer(),
-        policy=MeasurePolicy(rounds=rounds, rounds_max_s=10.0),
-        flush=flush_of(current_device(), flush_kind),
-        round_id=point,
-    ).measurements
-    times = {name: round(m.median_ns / 1e3, 2) for name, m in zip(names, measured, strict=True)}
-    best = [min((us for name, us in times.items() if name.startswith(cache)), default=math.nan) for cache in CACHES]
-    ratio = best[0] / best[1]
-    print(f"== {point} ({flush_kind}) 16 bits over float8: {ratio:.3f}")
-    for name, us in times.items():
-        print(f"{us:9.2f}  {notes.get(name, '')!s:24.24s} {name}", flush=True)
-    for name in notes.keys() - times.keys():
-        print(f"   failed  {name}: {notes[name]}")
-    return {"point": point, "us": times, "ratio": round(ratio, 3), "errors": notes}
+    function, given = read(problem, operands[problem.kv_dtype])
+    runs["read as many bytes as float8 has"] = functools.partial(jax.jit(function).lower(*given).compile(), *given)
+    timer, policy, times = choose_timer(), MeasurePolicy(rounds=rounds, rounds_max_s=10.0), {}
+    for kind, flush in flushes().items():
+        measured = race(list(runs.values()), timer=timer, policy=policy, flush=flush, round_id=point).measurements
+        times[kind] = {name: round(m.median_ns / 1e3, 2) for name, m in zip(runs, measured, strict=True)}
+        best = [min((us for name, us in times[kind].items() if name.startswith(c)), default=math.nan) for c in operands]
+        print(f"== {point}, flush by {kind}: best of 16 bits over best of float8 {best[0] / best[1]:.3f}")
+        for name, us in times[kind].items():
+            print(f"{us:9.2f}  {notes.get(name, ''):22.22s} {name}", flush=True)
+    return {"point": point, "us": times, "errors": notes}
 
 
-def flush_of(device: Any, kind: str) -> Any:
-    """The flush of every measurement, or one that leaves no dirty line behind."""
+def flushes() -> dict[str, Any]:
+    """The flush of every measurement, and one that leaves no dirty line behind."""
     import jax
     import jax.numpy as jnp
 
+    from attn_tune.devices.identity import current_device
     from attn_tune.tuner.work.measure import make_flush
 
-    write = make_flush(device)
-    if kind == "write" or write is None:
-        return write
-    other = jnp.ones((max(1, device.l2_bytes // 2),), jnp.uint32)
+    write = make_flush(current_device())
+    if write is None:
+        return {"nothing": None}
+    other = jnp.ones((max(1, current_device().l2_bytes // 2),), jnp.uint32)
     total = jax.jit(jnp.max).lower(other).compile()
 
-    def flush() -> Any:
+    def clean() -> Any:
         write()
         return total(other)
 
-    return flush
+    return {"writing": write, "reading": clean}
 
 
 if __name__ == "__main__":

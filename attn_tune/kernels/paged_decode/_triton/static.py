@@ -37,6 +37,7 @@ class Static:
       precision: of the products.
       ptx: device code may use assembly.
       num_programs, least_blocks, cluster, value_pairs: as in the config.
+      eviction: which lines the last-level cache gives up before others, as Triton says it.
     """
 
     batch: int
@@ -76,6 +77,7 @@ class Static:
     least_blocks: int
     cluster: int | None
     value_pairs: bool
+    eviction: str
 
 
 def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool) -> Static:
@@ -131,4 +133,5 @@ def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool
         least_blocks=config.least_blocks,
         cluster=config.cluster,
         value_pairs=config.value_pairs,
+        eviction="evict_first" if config.evict_first else "",
     )

@@ -2,7 +2,7 @@
 
 from attn_tune.kernels.lang.triton.cache_limits import certainly_fits, refuses_problem, refuses_tile
 from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
-from attn_tune.kernels.paged_decode._triton.config import Config
+from attn_tune.kernels.paged_decode._triton.config import NARROW, Config
 from attn_tune.ops.fields.cache import CODES, LATENT
 from attn_tune.ops.paged_decode.problem import Problem
 from attn_tune.schema.device import Device
@@ -19,6 +19,8 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
         return f"cluster={config.cluster} needs Hopper or later; {device.family} has no clusters"
     if config.value_pairs and (lack := lacks_pairs(problem)) is not None:
         return f"value_pairs=True needs {lack}"
+    if config.block_q == NARROW and (lack := lacks_narrow(problem)) is not None:
+        return f"block_q={NARROW} needs {lack}"
     return refuses_tile(problem, device, config)
 
 
@@ -31,6 +33,13 @@ def lacks_pairs(problem: Problem) -> str | None:
         f"an even v, not v={problem.v_head_dim}": problem.v_head_dim % 2 == 0,
     }
     return next((need for need, has in needs.items() if not has), None)
+
+
+def lacks_narrow(problem: Problem) -> str | None:
+    """The first property that a problem lacks for rows that are columns, as text; or None."""
+    if problem.cache_dtype in CODES:
+        return lacks_pairs(problem)
+    return "values apart from keys" if problem.layout == LATENT else None
 
 
 def fits(problem: Problem, device: Device, config: Config) -> bool:

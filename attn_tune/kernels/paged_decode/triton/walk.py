@@ -103,7 +103,12 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
             slot = key % static.page_size
         page = page.to(tl.int64)
         k_rows = (page * static.k_steps[0] + slot * static.k_steps[1])[:, None]
-        k_tile = tl.load(k + k_rows + cols_h, mask=is_key[:, None] & (cols_h < static.head_dim), other=0.0)
+        k_tile = tl.load(
+            k + k_rows + cols_h,
+            mask=is_key[:, None] & (cols_h < static.head_dim),
+            other=0.0,
+            eviction_policy=static.eviction,
+        )
         k_tile = wide(k_tile, q_tile.dtype, static.ptx, False)
         x = tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision) * row_scale
         if static.kv_scale == "token":
@@ -126,13 +131,21 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
         v_rows = (page * static.v_steps[0] + slot * static.v_steps[1])[:, None]
         if static.value_pairs:
             pairs = tl.load(
-                v_pairs + v_rows // 2 + cols_p, mask=is_key[:, None] & (cols_p < static.v_head_dim // 2), other=0
+                v_pairs + v_rows // 2 + cols_p,
+                mask=is_key[:, None] & (cols_p < static.v_head_dim // 2),
+                other=0,
+                eviction_policy=static.eviction,
             )
             v_tile = wide_part(pairs, v.dtype.element_ty, 0, static.ptx)
             v_second = wide_part(pairs, v.dtype.element_ty, 1, static.ptx)
             acc_second *= correction[:, None]
         else:
-            v_tile = tl.load(v + v_rows + cols_v, mask=is_key[:, None] & (cols_v < static.v_head_dim), other=0.0)
+            v_tile = tl.load(
+                v + v_rows + cols_v,
+                mask=is_key[:, None] & (cols_v < static.v_head_dim),
+                other=0.0,
+                eviction_policy=static.eviction,
+            )
             v_tile = wide(v_tile, q_tile.dtype, static.ptx, True)
         acc *= correction[:, None]
         if static.kv_scale == "token":
