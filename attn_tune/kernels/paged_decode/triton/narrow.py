@@ -79,19 +79,17 @@ def walk_narrow(arrays, sequence, kv_head, first_row, length, offset, count, sta
     for start in tl.range(begin, begin + count * static.block_k, static.block_k):
         key = start + tl.arange(0, static.block_k)
         is_key = (key >= lowest) & (key < length)
+        # The page and slot of the block's first key, or those of every key.
         if static.table_width == 0:
-            page = sequence
-            slot = key.to(tl.int64) if static.wide_slots else key
+            page, slot = sequence, start
         elif static.one_page:
-            page = tl.load(page_table + start // static.page_size)
-            slot = start % static.page_size + tl.arange(0, static.block_k)
+            page, slot = tl.load(page_table + start // static.page_size), start % static.page_size
         else:
             page = tl.load(page_table + key // static.page_size, mask=is_key, other=0)
             slot = key % static.page_size
-        page = page.to(tl.int64)
-        k_rows = (page * static.k_steps[0] + slot * static.k_steps[1])[:, None]
+        place = page.to(tl.int64), slot.to(tl.int64)
         k_tile = tl.load(
-            k + k_rows + cols_h,
+            _tokens(k, place, static.k_steps[0], static.k_steps[1], static)[:, None] + cols_h,
             mask=is_key[:, None] & (cols_h < static.head_dim),
             other=0.0,
             eviction_policy=static.eviction,
@@ -99,8 +97,8 @@ def walk_narrow(arrays, sequence, kv_head, first_row, length, offset, count, sta
         k_tile = wide(k_tile, q_tile.dtype, static.ptx, False)
         x = tl.dot(k_tile, q_tile, input_precision=static.precision) * row_scale[None, :]
         if static.kv_scale == "token":
-            scales = page * static.scale_steps[0] + slot * static.scale_steps[1]
-            x *= tl.load(k_scale + scales, mask=is_key, other=0.0)[:, None]
+            scales = _tokens(k_scale, place, static.scale_steps[0], static.scale_steps[1], static)
+            x *= tl.load(scales, mask=is_key, other=0.0)[:, None]
         if static.soft_cap is not None:
             # tanh by exp2: exact limits at both ends, and libdevice is not needed. tanh.approx has 11 bits only.
             x = (1.0 - 2.0 / (1.0 + tl.exp2(x * (2.0 * LOG2E)))) * static.soft_cap
@@ -117,15 +115,18 @@ def walk_narrow(arrays, sequence, kv_head, first_row, length, offset, count, sta
         maximum = new_maximum
         highest = tl.full([static.block_q], 1.0, tl.float32)
         if static.kv_scale == "token":
-            weights *= tl.load(v_scale + scales, mask=is_key, other=0.0)[:, None]
+            scales = _tokens(v_scale, place, static.scale_steps[0], static.scale_steps[1], static)
+            weights *= tl.load(scales, mask=is_key, other=0.0)[:, None]
             # The largest becomes one: scales may be too small for float16.
             highest = tl.max(weights, 0)
             highest = tl.where(highest > 0, highest, 1.0)
             weights /= highest[None, :]
         weights = weights.to(q_tile.dtype)
         # As columns from the start: Triton does not copy ahead what it turns later.
-        v_cols = (page * static.v_steps[0] + slot * static.v_steps[1])[None, :] // in_pairs
-        values = tl.load(v + v_cols + cols_v, mask=is_key[None, :] & is_value, other=0, eviction_policy=static.eviction)
+        tokens = _tokens(v, place, static.v_steps[0] // in_pairs, static.v_steps[1] // in_pairs, static)
+        values = tl.load(
+            tokens[None, :] + cols_v, mask=is_key[None, :] & is_value, other=0, eviction_policy=static.eviction
+        )
         if static.has_codes:
             acc = _add(acc, correction, wide_part(values, v_dtype, 0, static.ptx), weights, highest, static)
             second = wide_part(values, v_dtype, 1, static.ptx)
@@ -139,6 +140,13 @@ def walk_narrow(arrays, sequence, kv_head, first_row, length, offset, count, sta
     if static.has_codes:
         acc = tl.reshape(tl.join(acc, tl.trans(acc_second)), [static.block_q, static.block_v])
     return acc * out_scale, total, maximum
+
+
+@triton.jit
+def _tokens(array, place, page_step: tl.constexpr, slot_step: tl.constexpr, static: tl.constexpr):
+    """Pointers to the tokens of a block. Within a page they are constants away from the first one, and cost nothing."""
+    array += place[0] * page_step + place[1] * slot_step
+    return array + tl.arange(0, static.block_k).to(tl.int64) * slot_step if static.one_page else array
 
 
 @triton.jit
