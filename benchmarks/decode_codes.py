@@ -23,10 +23,16 @@ from pathlib import Path
 from typing import Any
 
 CACHES = {
-    "16 bits": "",
-    "float8": " kv=float8_e4m3fn kvscale=tensor",
+    "16 bits": "dtype=bfloat16",
+    "float8": "dtype=bfloat16 kv=float8_e4m3fn kvscale=tensor",
+    # A head's tokens of a page lie together: 8 KB, not 128 bytes.
+    "float8 by heads": "layout=hnd dtype=bfloat16 kv=float8_e4m3fn kvscale=tensor",
 }
-JUDGED = {**CACHES, "float8, tokens": " kv=float8_e4m3fn kvscale=token", "int8": " kv=int8 kvscale=head"}
+JUDGED = {
+    **CACHES,
+    "float8, tokens": "dtype=bfloat16 kv=float8_e4m3fn kvscale=token",
+    "int8": "dtype=bfloat16 kv=int8 kvscale=head",
+}
 HEADS, UNITS = 8, 132
 # Tokens of all sequences up to which outputs are judged.
 MOST_JUDGED = 16384
@@ -40,7 +46,7 @@ def tile(rows: dict[str, Any], block_k: int, num_warps: int, num_stages: int, ea
 
 
 # The first ones of each cache are raced at every point, all of them at the first.
-FEW = {"16 bits": 5, "float8": 9}
+FEW = {"16 bits": 5, "float8": 9, "float8 by heads": 1}
 TILES = {
     "16 bits": (
         tile(WIDE, 64, 4, 5, 2, **EVICTED),
@@ -76,6 +82,7 @@ TILES = {
 }
 # Keys of a tile, warps and stages of narrow ones of clusters, which are raced where the untuned config has a cluster.
 CLUSTERED = {"16 bits": ((128, 4, 3), (64, 4, 3), (32, 2, 4)), "float8": ((64, 2, 3), (32, 2, 4), (32, 1, 4))}
+TILES["float8 by heads"] = TILES["float8"][:3]
 POINTS = ("32x4k", "4x4k", "1x64k", "8x32k", "64x2k", "1x1k")
 
 
@@ -90,9 +97,7 @@ def main() -> int:
     points = args.points.split(",")
     judged = list(judged_problems()) if args.judge else []
     if args.compile:
-        work = [(problem, config) for _, problem, config in judged]
-        if not judged:
-            work = [pair for point in points for pair in configs_of(point)]
+        work = judged or [one for point in points for one in configs_of(point)]
         with ProcessPoolExecutor(args.compile, mp_context=get_context("spawn")) as pool:
             for said in pool.map(compiled, work):
                 print(said, flush=True)
@@ -113,7 +118,7 @@ def problem_of(point: str, cache: str) -> Any:
     op = get_op("paged_decode")
     batch, _, length = point.partition("x")
     keys = int(length.removesuffix("k")) * 1024
-    text = f"paged_decode/v1 b={batch} t=1 s={keys} n=32 k={HEADS} h=128 v=128 page=64 dtype=bfloat16{JUDGED[cache]}"
+    text = f"paged_decode/v1 b={batch} t=1 s={keys} n=32 k={HEADS} h=128 v=128 page=64 {JUDGED[cache]}"
     return op.from_signature(Signature.parse(text, op.fields))
 
 
@@ -131,8 +136,8 @@ def device() -> Any:
     return Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=UNITS)
 
 
-def configs_of(point: str) -> Iterator[tuple[Any, Any]]:
-    """Pairs of a problem and a config; the untuned ones first."""
+def configs_of(point: str) -> Iterator[tuple[str, Any, Any]]:
+    """A cache, the problem and a config, for each that is raced; the untuned ones first."""
     for cache in CACHES:
         problem = problem_of(point, cache)
         seen = [search().heuristic(problem, device())]
@@ -144,11 +149,11 @@ def configs_of(point: str) -> Iterator[tuple[Any, Any]]:
         if seen[0].cluster is not None:
             seen[1:] = [
                 dataclasses.replace(seen[0], **NARROW, block_k=keys, num_warps=warps, num_stages=stages)
-                for keys, warps, stages in CLUSTERED[cache]
+                for keys, warps, stages in CLUSTERED.get(cache, ())
             ]
         for config in dict.fromkeys(seen):
             if search().infeasible(problem, device(), config) is None:
-                yield problem, config
+                yield cache, problem, config
 
 
 def judged_problems() -> Iterator[tuple[str, Any, Any]]:
@@ -170,7 +175,7 @@ def call_of(problem: Any, config: Any) -> Any:
     return functools.partial(load(search().call), problem, config)
 
 
-def compiled(work: tuple[Any, Any]) -> str:
+def compiled(work: tuple[str, Any, Any]) -> str:
     """One line about a config that was compiled into Triton's cache."""
     import jax
     import jax.numpy as jnp
@@ -180,10 +185,10 @@ def compiled(work: tuple[Any, Any]) -> str:
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import get_op
 
-    problem, config = work
+    name, problem, config = work
     make = functools.partial(load(get_op("paged_decode").inputs), problem, "fwd")
     operands = jax.eval_shape(make, jax.ShapeDtypeStruct((), jnp.int32))
-    about = f"{problem.batch}x{problem.kv_len} {problem.cache_dtype} {named(config)}"
+    about = f"{problem.batch}x{problem.kv_len} {name} {named(config)}"
     try:
         with compile_target(90), record_compiles() as found:
             jax.jit(call_of(problem, config)).trace(operands).lower(lowering_platforms=("cuda",))
@@ -246,8 +251,7 @@ def raced(point: str, rounds: int) -> dict[str, Any]:
     from attn_tune.tuner.work.timers.choose import choose_timer
 
     runs, notes, operands, first, answers = {}, {}, {}, {}, {}
-    for problem, config in configs_of(point):
-        cache = problem.kv_dtype
+    for cache, problem, config in configs_of(point):
         if cache not in operands:
             operands[cache] = jax.jit(functools.partial(load(get_op("paged_decode").inputs), problem, "fwd"))(0)
             if problem.batch * problem.kv_len <= MOST_JUDGED:
@@ -266,13 +270,16 @@ def raced(point: str, rounds: int) -> dict[str, Any]:
             continue
         runs[name] = functools.partial(call, operands[cache])
     problem = problem_of(point, "float8")
-    function, given = read(problem, operands[problem.kv_dtype])
+    function, given = read(problem, operands["float8"])
     runs["read as many bytes as float8 has"] = functools.partial(jax.jit(function).lower(*given).compile(), *given)
     timer, policy, times = choose_timer(), MeasurePolicy(rounds=rounds, rounds_max_s=10.0), {}
     for kind, flush in flushes().items():
         measured = race(list(runs.values()), timer=timer, policy=policy, flush=flush, round_id=point).measurements
         times[kind] = {name: round(m.median_ns / 1e3, 2) for name, m in zip(runs, measured, strict=True)}
-        best = [min((us for name, us in times[kind].items() if name.startswith(c)), default=math.nan) for c in operands]
+        best = [
+            min((us for name, us in times[kind].items() if name.startswith(f"{c}:")), default=math.nan)
+            for c in ("16 bits", "float8")
+        ]
         print(f"== {point}, flush by {kind}: best of 16 bits over best of float8 {best[0] / best[1]:.3f}")
         for name, us in times[kind].items():
             print(f"{us:9.2f}  {notes.get(name, ''):22.22s} {name}", flush=True)
