@@ -37,7 +37,6 @@ HEADS, UNITS = 8, 132
 # Tokens of all sequences up to which outputs are judged.
 MOST_JUDGED = 16384
 WIDE, NARROW = {"block_q": 16}, {"block_q": 8}
-PAIRS, EVICTED = {"value_pairs": True}, {"evict_first": True}
 
 
 def tile(rows: dict[str, Any], block_k: int, num_warps: int, num_stages: int, each: int | None, **more: Any) -> Any:
@@ -46,12 +45,10 @@ def tile(rows: dict[str, Any], block_k: int, num_warps: int, num_stages: int, ea
 
 
 # The first ones of each cache are raced at every point, all of them at the first.
-FEW = {"16 bits": 5, "float8": 9, "float8 by heads": 1}
+FEW = {"16 bits": 3, "float8": 7, "float8 by heads": 1}
 TILES = {
     "16 bits": (
-        tile(WIDE, 64, 4, 5, 2, **EVICTED),
         tile(NARROW, 64, 4, 5, 2),
-        tile(NARROW, 64, 4, 5, 2, **EVICTED),
         tile(NARROW, 64, 4, 5, None),
         tile(NARROW, 32, 2, 6, 4),
         tile(NARROW, 64, 4, 4, 3),
@@ -62,16 +59,11 @@ TILES = {
     ),
     "float8": (
         tile(NARROW, 64, 2, 6, 4),
-        tile(NARROW, 64, 2, 6, 4, **EVICTED),
         tile(NARROW, 32, 2, 8, 6),
-        tile(NARROW, 32, 2, 8, 6, **EVICTED),
         tile(NARROW, 32, 1, 8, 8),
         tile(NARROW, 64, 2, 6, None),
         tile(NARROW, 64, 2, 6, 5),
         tile(NARROW, 64, 2, 8, 3),
-        tile(WIDE, 64, 2, 6, 4, **PAIRS),
-        tile(WIDE, 128, 4, 5, 2, **EVICTED),
-        tile(WIDE, 128, 4, 4, 3, **PAIRS),
         tile(WIDE, 64, 2, 6, 4),
         tile(NARROW, 64, 2, 6, 6, max_registers=168),
         tile(NARROW, 64, 2, 6, 3),

@@ -23,12 +23,6 @@ def test_untuned_launches_fit_and_are_pipelined():
         # (A program whose warps have several tasks reads the number of its task once, which is a byte.)
         assert launch["bytewise"] <= launch["name"].startswith("hopper"), launch
         assert launch["waits"] == launch["clustered"], launch
-    # As wide numbers values would need two bytes each beside the stages of codes.
-    plain, in_pairs = (
-        max(launch["shared"] for launch in launches if launch["name"] == name)
-        for name in ("float8-90", "float8-pairs-90")
-    )
-    assert in_pairs < plain
     walks = [launch for launch in launches if launch["shared"] > 8192]
     assert all(launch["copies"] for launch in walks)
     assert len({launch["name"] for launch in walks}) == len({launch["name"] for launch in launches})

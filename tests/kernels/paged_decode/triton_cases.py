@@ -37,7 +37,7 @@ TESTED = (
 def main():
     from attn_tune.kernels.paged_decode._triton.config import Config
     from attn_tune.kernels.paged_decode.triton.forward import forward
-    from attn_tune.kernels.paged_decode.triton.limits import lacks_narrow, lacks_pairs
+    from attn_tune.kernels.paged_decode.triton.limits import lacks_narrow
     from attn_tune.ops.paged_decode.inputs import make_inputs
     from tests.kernels.paged_decode.dense_numpy import assert_right
     from tests.kernels.triton_interpreter import asked_for, prepare_language_once
@@ -53,7 +53,6 @@ def main():
             num_stages=2,
             num_programs=programs,
             least_blocks=2 if programs == 9 else 1,
-            value_pairs=programs in (5, 6) and lacks_pairs(problem) is None,
         )
         try:
             assert_right(problem, operands, forward(problem, config, operands))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from attn_tune.kernels.knobs import Flag, PowerOfTwo, Range
+from attn_tune.kernels.knobs import PowerOfTwo, Range
 from attn_tune.kernels.lang.triton.tiles import Tile
 
 DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
@@ -56,17 +56,6 @@ class Config(Tile):
             "later)",
         ),
     ] = None
-    value_pairs: Annotated[
-        bool,
-        Flag(
-            doc="the product takes values of 8 bits in units of two columns, whose first and second ones it multiplies "
-            "apart, so that they do not pass through shared memory a second time once they are wide"
-        ),
-    ] = False
-    evict_first: Annotated[
-        bool,
-        Flag(doc="the last-level cache gives up keys and values before what it holds beside them"),
-    ] = False
 
     def conflict(self) -> str | None:
         """Keys are shared in one way, and without shared keys there is nothing to bound."""

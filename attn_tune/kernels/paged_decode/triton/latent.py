@@ -23,7 +23,7 @@ def walk_tile(arrays, sequence, kv_head, first_row, length, offset, count, stati
     """The accumulator, denominator and maximum of a tile of rows over ``count`` blocks, from block ``offset`` on."""
     if static.is_latent:
         state = walk_latents(arrays, sequence, first_row, length, offset, count, static)
-    elif static.block_q == 8:
+    elif static.is_narrow:
         state = walk_narrow(arrays, sequence, kv_head, first_row, length, offset, count, static)
     else:
         state = walk(arrays, sequence, kv_head, first_row, length, offset, count, static)

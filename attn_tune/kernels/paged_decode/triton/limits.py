@@ -17,29 +17,20 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     """The reason that a config cannot fit the device, or None. Never refuses what compiles and fits."""
     if config.cluster is not None and (device.compute_capability or 0) < OLDEST_WITH_CLUSTERS:
         return f"cluster={config.cluster} needs Hopper or later; {device.family} has no clusters"
-    if config.value_pairs and (lack := lacks_pairs(problem)) is not None:
-        return f"value_pairs=True needs {lack}"
     if config.block_q == NARROW and (lack := lacks_narrow(problem)) is not None:
         return f"block_q={NARROW} needs {lack}"
     return refuses_tile(problem, device, config)
 
 
-def lacks_pairs(problem: Problem) -> str | None:
-    """The first property that a problem lacks for values taken apart in pairs of columns, as text; or None."""
+def lacks_narrow(problem: Problem) -> str | None:
+    """The first property that a problem lacks for rows that are columns of the products, as text; or None."""
+    has_codes = problem.cache_dtype in CODES
     needs = {
-        "a cache of codes": problem.cache_dtype in CODES,
         "values apart from keys": problem.layout != LATENT,
-        "16-bit queries": problem.dtype != "float32",
-        f"an even v, not v={problem.v_head_dim}": problem.v_head_dim % 2 == 0,
+        "16-bit queries of codes": not has_codes or problem.dtype != "float32",
+        f"an even v of codes, not v={problem.v_head_dim}": not has_codes or problem.v_head_dim % 2 == 0,
     }
     return next((need for need, has in needs.items() if not has), None)
-
-
-def lacks_narrow(problem: Problem) -> str | None:
-    """The first property that a problem lacks for rows that are columns, as text; or None."""
-    if problem.cache_dtype in CODES:
-        return lacks_pairs(problem)
-    return "values apart from keys" if problem.layout == LATENT else None
 
 
 def fits(problem: Problem, device: Device, config: Config) -> bool:

@@ -92,7 +92,6 @@ def walk_narrow(arrays, sequence, kv_head, first_row, length, offset, count, sta
             _tokens(k, place, static.k_steps[0], static.k_steps[1], static)[:, None] + cols_h,
             mask=is_key[:, None] & (cols_h < static.head_dim),
             other=0.0,
-            eviction_policy=static.eviction,
         )
         k_tile = wide(k_tile, q_tile.dtype, static.ptx, False)
         x = tl.dot(k_tile, q_tile, input_precision=static.precision) * row_scale[None, :]
@@ -124,9 +123,7 @@ def walk_narrow(arrays, sequence, kv_head, first_row, length, offset, count, sta
         weights = weights.to(q_tile.dtype)
         # As columns from the start: Triton does not copy ahead what it turns later.
         tokens = _tokens(v, place, static.v_steps[0] // in_pairs, static.v_steps[1] // in_pairs, static)
-        values = tl.load(
-            tokens[None, :] + cols_v, mask=is_key[None, :] & is_value, other=0, eviction_policy=static.eviction
-        )
+        values = tl.load(tokens[None, :] + cols_v, mask=is_key[None, :] & is_value, other=0)
         if static.has_codes:
             acc = _add(acc, correction, wide_part(values, v_dtype, 0, static.ptx), weights, highest, static)
             second = wide_part(values, v_dtype, 1, static.ptx)

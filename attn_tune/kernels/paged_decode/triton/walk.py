@@ -9,7 +9,7 @@ import triton.language as tl
 
 from attn_tune.kernels.lang.triton.device.tile import LN2, LOG2E
 from attn_tune.kernels.paged_decode._triton.schedule import first_key
-from attn_tune.kernels.paged_decode.triton.codes import wide, wide_part
+from attn_tune.kernels.paged_decode.triton.codes import wide
 
 
 @triton.jit
@@ -65,10 +65,7 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
 
     maximum = tl.full([static.block_q], float("-inf"), tl.float32)
     total = tl.full([static.block_q], 0.0, tl.float32)
-    # With pairs the first columns of all pairs have one accumulator, and the second ones another.
-    acc = tl.full([static.block_q, static.block_v // (2 if static.value_pairs else 1)], 0.0, tl.float32)
-    if static.value_pairs:
-        acc_second = tl.full([static.block_q, static.block_v // 2], 0.0, tl.float32)
+    acc = tl.full([static.block_q, static.block_v], 0.0, tl.float32)
     if sinks is not None:
         # The first part counts the sink; one of minus infinity adds nothing.
         sink = tl.load(sinks + head, mask=row < static.rows, other=float("-inf")) * LOG2E
@@ -80,9 +77,6 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
     position = (length - static.q_len + query)[:, None]
     k += kv_head.to(tl.int64) * static.k_steps[2]
     v += kv_head.to(tl.int64) * static.v_steps[2]
-    if static.value_pairs:
-        v_pairs = v.to(tl.pointer_type(tl.int16), bitcast=True)
-        cols_p = tl.arange(0, static.block_v // 2)[None, :]
     if static.kv_scale == "token":
         k_scale += kv_head.to(tl.int64) * static.scale_steps[2]
         v_scale += kv_head.to(tl.int64) * static.scale_steps[2]
@@ -103,12 +97,7 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
             slot = key % static.page_size
         page = page.to(tl.int64)
         k_rows = (page * static.k_steps[0] + slot * static.k_steps[1])[:, None]
-        k_tile = tl.load(
-            k + k_rows + cols_h,
-            mask=is_key[:, None] & (cols_h < static.head_dim),
-            other=0.0,
-            eviction_policy=static.eviction,
-        )
+        k_tile = tl.load(k + k_rows + cols_h, mask=is_key[:, None] & (cols_h < static.head_dim), other=0.0)
         k_tile = wide(k_tile, q_tile.dtype, static.ptx, False)
         x = tl.dot(q_tile, tl.trans(k_tile), input_precision=static.precision) * row_scale
         if static.kv_scale == "token":
@@ -129,24 +118,8 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
         total = total * correction + tl.sum(weights, 1)
         maximum = new_maximum
         v_rows = (page * static.v_steps[0] + slot * static.v_steps[1])[:, None]
-        if static.value_pairs:
-            pairs = tl.load(
-                v_pairs + v_rows // 2 + cols_p,
-                mask=is_key[:, None] & (cols_p < static.v_head_dim // 2),
-                other=0,
-                eviction_policy=static.eviction,
-            )
-            v_tile = wide_part(pairs, v.dtype.element_ty, 0, static.ptx)
-            v_second = wide_part(pairs, v.dtype.element_ty, 1, static.ptx)
-            acc_second *= correction[:, None]
-        else:
-            v_tile = tl.load(
-                v + v_rows + cols_v,
-                mask=is_key[:, None] & (cols_v < static.v_head_dim),
-                other=0.0,
-                eviction_policy=static.eviction,
-            )
-            v_tile = wide(v_tile, q_tile.dtype, static.ptx, True)
+        v_tile = tl.load(v + v_rows + cols_v, mask=is_key[:, None] & (cols_v < static.v_head_dim), other=0.0)
+        v_tile = wide(v_tile, q_tile.dtype, static.ptx, True)
         acc *= correction[:, None]
         if static.kv_scale == "token":
             weights *= tl.load(v_scale + scales, mask=is_key, other=0.0)[None, :]
@@ -155,14 +128,8 @@ def walk(arrays, sequence, kv_head, first_row, length, offset, count, static: tl
             highest = tl.where(highest > 0, highest, 1.0)[:, None]
             weights = (weights / highest).to(q_tile.dtype)
             acc += tl.dot(weights, v_tile, input_precision=static.precision) * highest
-            if static.value_pairs:
-                acc_second += tl.dot(weights, v_second) * highest
         else:
             acc = tl.dot(weights.to(q_tile.dtype), v_tile, acc, input_precision=static.precision)
-            if static.value_pairs:
-                acc_second = tl.dot(weights.to(q_tile.dtype), v_second, acc_second)
-    if static.value_pairs:
-        acc = tl.reshape(tl.join(acc, acc_second), [static.block_q, static.block_v])
     return acc * out_scale, total, maximum
 
 
