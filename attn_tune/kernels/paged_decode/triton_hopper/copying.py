@@ -59,9 +59,10 @@ def _copy_queries(q_desc, row, turn, buffers, queries, plan: gl.constexpr):
     full = q_full.index(0)
     PANELS: gl.constexpr = plan.panels
     BEHIND: gl.constexpr = plan.width
+    LAYOUT: gl.constexpr = q_desc.layout
     mbarrier.wait(q_empty.index(0), (turn & 1) ^ 1)
     mbarrier.expect(full, 2 * _ROWS * (plan.width + plan.rest))
-    copies = viewed(buffers.q, [PANELS, _ROWS, _PANEL], q_desc.layout)
+    copies = viewed(buffers.q, [PANELS, _ROWS, _PANEL], LAYOUT)
     for panel in gl.static_range(PANELS):
         start_copy(q_desc, [row, panel * _PANEL], full, copies.index(panel))
     if plan.rest > 0:
@@ -101,9 +102,13 @@ def _copy_half(
     CHUNKS: gl.constexpr = plan.chunks
     PANELS: gl.constexpr = plan.panels // _GROUPS
     BEHIND: gl.constexpr = plan.width
+    LAYOUT: gl.constexpr = k_desc.layout
+    COPIES: gl.constexpr = plan.stages * plan.panels * CHUNKS
+    RESTS: gl.constexpr = plan.stages * CHUNKS
+    CHUNK: gl.constexpr = plan.chunk
     half = stage * _GROUPS + HALF
     full = barriers.k_full.index(half)
-    copies = viewed(buffers.k, [plan.stages * plan.panels * CHUNKS, plan.chunk, _PANEL], k_desc.layout)
+    copies = viewed(buffers.k, [COPIES, CHUNK, _PANEL], LAYOUT)
     mbarrier.wait(barriers.k_empty.index(half), phase ^ 1)
     mbarrier.expect(full, 2 * _KEYS * (plan.half + REST))
     for i in gl.static_range(CHUNKS):
@@ -111,7 +116,7 @@ def _copy_half(
             place = (half * PANELS + panel) * CHUNKS + i
             start_copy(k_desc, [rows[i], (HALF * PANELS + panel) * _PANEL], full, copies.index(place))
         if REST > 0:
-            rest = viewed(buffers.k_rest, [plan.stages * CHUNKS, plan.chunk, _PANEL], k_desc.layout)
+            rest = viewed(buffers.k_rest, [RESTS, CHUNK, _PANEL], LAYOUT)
             start_copy(k_desc, [rows[i], BEHIND], full, rest.index(stage * CHUNKS + i))
 
 

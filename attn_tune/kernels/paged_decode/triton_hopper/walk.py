@@ -158,7 +158,7 @@ def attend(
                 acc, maximum, total = _receive(
                     0, acc, maximum, total, stretch, key, tile, buffers, barriers, plan, layouts
                 )
-                acc = start_others(0, acc, tile, buffers, plan)
+                acc = start_others(0, acc, tile, buffers, barriers, plan)
                 acc = end_others(0, acc, tile, 0, barriers, plan)
                 tile += 1
             total = sum_totals(GROUP, total, turn, buffers, barriers, layouts)
@@ -194,7 +194,7 @@ def _step(
         acc, maximum, total = _receive(
             GROUP, acc, maximum, total, stretch, key - _KEYS, tile - 1, buffers, barriers, plan, layouts
         )
-        acc = start_others(GROUP, acc, tile - 1, buffers, plan)
+        acc = start_others(GROUP, acc, tile - 1, buffers, barriers, plan)
     x = start_logits(GROUP, tile, buffers, barriers, plan, layouts)
     if not IS_FIRST:
         acc = end_others(GROUP, acc, tile - 1, STARTED, barriers, plan)

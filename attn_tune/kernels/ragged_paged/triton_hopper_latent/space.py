@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.gluon.latents import KEYS, ROWS
 from attn_tune.kernels.lang.space import nearest_feasible
 from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS
 from attn_tune.kernels.paged_decode.triton_hopper import limits
-from attn_tune.kernels.paged_decode.triton_hopper.config import KEYS, ROWS, Config
+from attn_tune.kernels.paged_decode.triton_hopper.config import Config
 from attn_tune.ops.paged_decode.problem import MOST_QUERIES
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device

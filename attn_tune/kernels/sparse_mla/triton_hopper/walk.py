@@ -63,7 +63,7 @@ def attend(GROUP: gl.constexpr, indices, sinks, out, lse, buffers, barriers, pla
         tile += 1
     if GROUP == 0:
         acc, maximum, total = receive_others(0, acc, maximum, total, tile, buffers, barriers, plan, layouts)
-        acc = start_others(0, acc, tile, buffers, plan)
+        acc = start_others(0, acc, tile, buffers, barriers, plan)
         acc = end_others(0, acc, tile, 0, barriers, plan)
     total = sum_totals(GROUP, total, 0, buffers, barriers, layouts)
     _store(GROUP, acc, maximum, total, query, head, out, lse, plan, layouts)
@@ -88,7 +88,7 @@ def _step(
     indices, first, end = named
     if not IS_FIRST:
         acc, maximum, total = receive_others(GROUP, acc, maximum, total, tile - 1, buffers, barriers, plan, layouts)
-        acc = start_others(GROUP, acc, tile - 1, buffers, plan)
+        acc = start_others(GROUP, acc, tile - 1, buffers, barriers, plan)
     x = start_logits(GROUP, tile, buffers, barriers, plan, layouts)
     place = first + tile * _KEYS + gl.arange(0, _KEYS, gl.SliceLayout(0, layouts.logits))
     key = gl.load(indices + place, mask=place < end, other=-1)

@@ -4,10 +4,11 @@ Both own the same 64 query rows, and each half of the output's columns, since an
 256 registers a thread of one group. A tile of keys belongs to one of them, which computes its logits and weights and
 passes the weights, and the maximum of each row so far, to the other through shared memory; then each adds the product
 of the weights and its half of the tile's columns, so that tiles are added in their order by both. While one group has a
-softmax to compute the other multiplies. What passes is guarded by barriers: ``full`` is completed by the copies of half
-of a tile's columns, or by the group that wrote; ``empty`` by the one group that multiplies these columns with weights.
-The softmax is that of FlashAttention-2 (arXiv 2307.08691, algorithm 1) in base 2; FlashMLA's schedule for decoding
-shares columns and weights likewise, and passes corrections back instead of keeping the order of tiles.
+softmax to compute the other multiplies; it starts with the weights of half of a tile's keys, which are passed first.
+What passes is guarded by barriers: ``full`` is completed by the copies of half of a tile's columns, or by the group
+that wrote; ``empty`` by the one group that multiplies these columns with weights. The softmax is that of
+FlashAttention-2 (arXiv 2307.08691, algorithm 1) in base 2; FlashMLA's schedule for decoding shares columns and weights
+likewise, and passes corrections back instead of keeping the order of tiles.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -27,20 +28,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, PANEL, ROWS, WARPS
-from attn_tune.kernels.lang.gluon.names import new_barriers, synchronize
+from attn_tune.kernels.lang.gluon.names import new_barriers, synchronize, viewed
 
 LOG2E, LN2 = gl.constexpr(1.4426950408889634), gl.constexpr(0.6931471805599453)
 _ROWS = gl.constexpr(ROWS)
 _KEYS = gl.constexpr(KEYS)
+_PART = gl.constexpr(KEYS // 2)
 _GROUPS = gl.constexpr(GROUPS)
 _PANEL = gl.constexpr(PANEL)
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """The layouts of tiles in registers: logits, weights as an operand, and a group's half of the output."""
+    """The layouts of tiles in registers: logits, those of half the keys, weights as an operand, and half the output."""
 
     logits: Any
+    part: Any
     weights: Any
     out: Any
 
@@ -52,15 +55,16 @@ def layouts_of(half: int) -> Layouts:
         return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
 
     out = product(half)
-    return Layouts(logits=product(KEYS), weights=gl.DotOperandLayout(operand_index=0, parent=out, k_width=2), out=out)
+    weights = gl.DotOperandLayout(operand_index=0, parent=out, k_width=2)
+    return Layouts(logits=product(KEYS), part=product(KEYS // 2), weights=weights, out=out)
 
 
 class Buffers(NamedTuple):
     """The slots in shared memory.
 
     Attributes:
-      q, q_rest: halves of the queries' columns ``[2, 64, half]``, and the columns behind ``[1, 64, 64]`` or None.
-      k, k_rest: halves of keys' columns ``[stages * 2, 64, half]``, and those behind ``[stages, 64, 64]`` or None.
+      q, q_rest: halves of the queries' columns ``[2, 64, half]``, and the columns behind ``[1, 64, 64]``, if any.
+      k, k_rest: halves of keys' columns ``[stages * 2, 64, half]``, and those behind ``[stages, 64, 64]``, if any.
       weights: what is passed of a tile ``[stages, 64, 64]``: the bytes of ``k_rest``, read by then, if there are some.
       maxima, totals: what each group passes of each row, ``[2, 64]``.
     """
@@ -98,16 +102,15 @@ def new_buffers(dtype: gl.constexpr, plan: gl.constexpr):
     panel: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_KEYS, _PANEL], dtype)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
     behind = gl.allocate_shared_memory(dtype, [STAGES, _KEYS, _PANEL], panel)
-    q_rest = None
-    k_rest = None
+    # Triton 3.6 returns no None; without columns behind nothing reads these.
+    q_rest = behind
     if plan.rest > 0:
         q_rest = gl.allocate_shared_memory(dtype, [1, _ROWS, _PANEL], panel)
-        k_rest = behind
     return Buffers(
         gl.allocate_shared_memory(dtype, [_GROUPS, _ROWS, HALF], q_layout),
         q_rest,
         gl.allocate_shared_memory(dtype, [SLOTS, _KEYS, HALF], k_layout),
-        k_rest,
+        behind,
         behind,
         gl.allocate_shared_memory(gl.float32, [_GROUPS, _ROWS], plain),
         gl.allocate_shared_memory(gl.float32, [_GROUPS, _ROWS], plain),
@@ -122,7 +125,7 @@ def new_signals(ARRIVALS: gl.constexpr, plan: gl.constexpr):
         new_barriers(SLOTS, ARRIVALS),
         new_barriers(SLOTS, 1),
         new_barriers(_GROUPS, 1),
-        new_barriers(_GROUPS, 1),
+        new_barriers(_GROUPS * 2, 1),
         new_barriers(_GROUPS, 1),
     )
 
@@ -182,15 +185,28 @@ def receive_others(
     correction = gl.exp2(maximum - _shift(highest))
     acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, layouts.out))[:, None]
     await_half(stage * 2 + GROUP, phase, barriers, plan)
-    mbarrier.wait(barriers.weights_full.index(1 - GROUP), tile // 2 & 1)
     return acc, highest, total * correction
 
 
 @gluon.jit
-def start_others(GROUP: gl.constexpr, acc, tile, buffers, plan: gl.constexpr):
-    """Starts the product of received weights and the own half of their tile's columns."""
+def _parts_of(weights, stage, plan: gl.constexpr):
+    """The weights of the first and of the last half of a tile's keys, which are passed one after the other."""
+    PARTS: gl.constexpr = plan.stages * 2
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, _PART], weights.dtype)
+    views = viewed(weights, [PARTS, _ROWS, _PART], layout)
+    return views.index(stage * 2), views.index(stage * 2 + 1)
+
+
+@gluon.jit
+def start_others(GROUP: gl.constexpr, acc, tile, buffers, barriers, plan: gl.constexpr):
+    """Starts the products of received weights, as they come, and the own half of their tile's columns."""
     stage, _ = stage_of(tile, plan)
-    return warpgroup_mma(buffers.weights.index(stage), buffers.k.index(stage * 2 + GROUP), acc, is_async=True)
+    first, last = _parts_of(buffers.weights, stage, plan)
+    k = buffers.k.index(stage * 2 + GROUP)
+    mbarrier.wait(barriers.weights_full.index((1 - GROUP) * 2), tile // 2 & 1)
+    acc = warpgroup_mma(first, k.slice(0, _PART), acc, is_async=True)
+    mbarrier.wait(barriers.weights_full.index((1 - GROUP) * 2 + 1), tile // 2 & 1)
+    return warpgroup_mma(last, k.slice(_PART, _PART), acc, is_async=True)
 
 
 @gluon.jit
@@ -210,7 +226,8 @@ def pass_maxima(GROUP: gl.constexpr, x, maximum, SCALE: gl.constexpr, buffers, b
     buffers.maxima.index(GROUP).store(highest)
     synchronize()
     mbarrier.arrive(barriers.maxima_full.index(GROUP))
-    return highest
+    # Read again, so that the compiler keeps what is not urgent behind the arrival.
+    return buffers.maxima.index(GROUP).load(gl.SliceLayout(1, layouts.logits))
 
 
 @gluon.jit
@@ -230,22 +247,37 @@ def add_own(
 ):
     """Makes the weights of an own tile, passes them on, and adds their product with the own half of its columns."""
     stage, _ = stage_of(tile, plan)
-    weights = gl.exp2(x * SCALE - _shift(highest)[:, None])
-    rounded = weights.to(buffers.k.dtype)
-    buffers.weights.index(stage).store(rounded)
-    fence_async_shared()
-    synchronize()
-    mbarrier.arrive(barriers.weights_full.index(GROUP))
-    # Read again, so that the compiler keeps what is not urgent behind the weights.
+    slots = _parts_of(buffers.weights, stage, plan)
+    passed = barriers.weights_full
+    first, last = x.reshape([_ROWS, 2, _PART]).permute((0, 2, 1)).split()
+    shift = gl.convert_layout(_shift(highest), gl.SliceLayout(1, layouts.part))
+    first, early = _pass_weights(first, shift, SCALE, slots[0], passed.index(GROUP * 2), layouts)
+    # Read again, twice, so that the compiler keeps what is not urgent behind the weights before.
+    shift = _shift(buffers.maxima.index(GROUP).load(gl.SliceLayout(1, layouts.part)))
+    last, late = _pass_weights(last, shift, SCALE, slots[1], passed.index(GROUP * 2 + 1), layouts)
     highest = buffers.maxima.index(GROUP).load(gl.SliceLayout(1, layouts.logits))
     correction = gl.exp2(maximum - _shift(highest))
     acc = acc * gl.convert_layout(correction, gl.SliceLayout(1, layouts.out))[:, None]
-    operand = gl.convert_layout(rounded, layouts.weights)
-    acc = warpgroup_mma(operand, buffers.k.index(stage * 2 + GROUP), acc, is_async=True)
-    total = total * correction + gl.sum(weights, 1)
+    k = buffers.k.index(stage * 2 + GROUP)
+    acc = warpgroup_mma(gl.convert_layout(early, layouts.weights), k.slice(0, _PART), acc, is_async=True)
+    acc = warpgroup_mma(gl.convert_layout(late, layouts.weights), k.slice(_PART, _PART), acc, is_async=True)
+    added = gl.sum(first, 1) + gl.sum(last, 1)
+    total = total * correction + gl.convert_layout(added, gl.SliceLayout(1, layouts.logits))
     acc = warpgroup_mma_wait(0, deps=[acc])
     mbarrier.arrive(barriers.k_empty.index(stage * 2 + GROUP))
     return acc, total
+
+
+@gluon.jit
+def _pass_weights(x, shift, SCALE: gl.constexpr, slot, passed, layouts: gl.constexpr):
+    """The weights of half of an own tile's keys, and these rounded, which are passed on."""
+    weights = gl.exp2(gl.convert_layout(x, layouts.part) * SCALE - shift[:, None])
+    rounded = weights.to(slot.dtype)
+    slot.store(rounded)
+    fence_async_shared()
+    synchronize()
+    mbarrier.arrive(passed)
+    return weights, rounded
 
 
 @gluon.jit
