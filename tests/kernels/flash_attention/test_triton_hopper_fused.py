@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.triton_hopper_fused import SPEC, logits, tiles
-from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import num_tiles, plan_of, shared_bytes
+from attn_tune.kernels.flash_attention._hopper_fused import logits, tiles
+from attn_tune.kernels.flash_attention._hopper_fused.plan import num_tiles, plan_of, shared_bytes
+from attn_tune.kernels.flash_attention.triton_hopper_fused import SPEC
 from attn_tune.kernels.lang.gluon import device as gluon_device
 from attn_tune.kernels.lang.triton.device.ranges import row_ranges
 from attn_tune.kernels.lang.triton.device.static import static_of

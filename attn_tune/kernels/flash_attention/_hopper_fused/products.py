@@ -8,8 +8,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma
 
-from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
-from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import slot_of
+from attn_tune.kernels.flash_attention._hopper_fused.config import CONSUMERS, ROWS
+from attn_tune.kernels.flash_attention._hopper_fused.tiles import first_block, place_of, slot_of
+from attn_tune.kernels.lang.gluon.names import synchronize
 
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
@@ -80,17 +81,18 @@ def add_share(
     CONSUMER: gl.constexpr,
     PART: gl.constexpr,
     share,
-    batch,
-    block,
-    head,
+    step,
+    walk,
     dq_desc,
-    dq,
+    sums,
     buffers,
     plan: gl.constexpr,
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """Adds one part of this group's half of a tile's dq to the sums in device memory."""
+    """Adds one part of this group's half of dq of a walk's ``step`` to the sums in device memory."""
+    dq, turns = sums
+    block, head = place_of(step, walk, static)
     first = block * static.block_q
     column = head * static.head_dim + PART * _ROWS
     if plan.splits_rows:
@@ -99,18 +101,52 @@ def add_share(
         column += CONSUMER * plan.dq_parts * _ROWS
     if plan.staged_dq:
         slot = buffers.dq.index(CONSUMER)
-        # The part before must have left.
-        tma.store_wait(0)
+        if plan.ordered and PART == 0:
+            if step > 0:
+                end_turn(CONSUMER, step - 1, walk, turns, static)
+            _await_turn(CONSUMER, step, walk, turns, static)
+        else:
+            # The part before must have left.
+            tma.store_wait(0)
         slot.reshape([_ROWS, _ROWS]).store(share)
         fence_async_shared()
-        tma.async_atomic_add(dq_desc, [batch, first, column], slot)
+        tma.async_atomic_add(dq_desc, [walk.batch, first, column], slot)
     else:
         stride: gl.constexpr = static.num_q_heads * static.head_dim
         row = first + gl.arange(0, _ROWS, gl.SliceLayout(1, layouts.share))
         columns = gl.arange(0, _ROWS, gl.SliceLayout(0, layouts.share))
-        base = dq + (batch.to(gl.int64) * static.q_len + first) * stride + column
+        base = dq + (walk.batch.to(gl.int64) * static.q_len + first) * stride + column
         places = base + (((row - first) * stride)[:, None] + columns[None, :])
         if static.ragged_q:
             gl.atomic_add(places, share, mask=(row < static.q_len)[:, None], sem="relaxed")
         else:
             gl.atomic_add(places, share, sem="relaxed")
+
+
+@gluon.jit
+def end_turn(CONSUMER: gl.constexpr, step, walk, turns, static: gl.constexpr):
+    """Waits until all of this group's additions are in device memory, and counts that of ``step``."""
+    tma.store_wait(0, read_only=False)
+    synchronize()
+    gl.atomic_add(turns + _turn_of(CONSUMER, step, walk, static), 1, sem="release")
+
+
+@gluon.jit
+def _await_turn(CONSUMER: gl.constexpr, step, walk, turns, static: gl.constexpr):
+    """Waits until all tiles of keys before this one that see the rows of ``step`` have added theirs.
+
+    Programs take tiles in their order, so the first of those that wait never waits for one that has not begun.
+    """
+    counter = turns + _turn_of(CONSUMER, step, walk, static)
+    block, _ = place_of(step, walk, static)
+    before = walk.block - first_block(block, static)
+    # Volatile loads go to the L2 cache, where the sums are too.
+    while gl.load(counter, volatile=True) < before:
+        pass
+
+
+@gluon.jit
+def _turn_of(CONSUMER: gl.constexpr, step, walk, static: gl.constexpr):
+    """The counter of additions to a tile of rows, of one head, by one group of warps."""
+    block, head = place_of(step, walk, static)
+    return ((walk.batch * static.num_q_heads + head) * static.q_blocks + block) * _CONSUMERS + CONSUMER
