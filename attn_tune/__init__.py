@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         SharedPrefix as SharedPrefix,
         cascade_attention as cascade_attention,
     )
+    from attn_tune.api.serving.latents import pack_latents as pack_latents
     from attn_tune.api.serving.merge_attention import merge_attention as merge_attention
     from attn_tune.api.serving.mla_decode import mla_decode as mla_decode
     from attn_tune.api.serving.mla_ragged import mla_ragged as mla_ragged

@@ -2,10 +2,11 @@
 
     python benchmarks/block_sparse_peers.py --out blocks.json --flex
 
-For each point the untuned config of Triton and those of ``_CHANGES``. Documents race with our flash attention, to which
-they are segments; random blocks with it without any mask. With ``--flex`` PyTorch's FlexAttention too, of the same
-blocks. A row says microseconds, the operations of the listed pairs a second, and how far the output is from that of
-flash attention with segments or with a dense mask. A GPU is needed; ``--dry`` only makes problems and configs.
+For each point the untuned configs of our Triton kernels and those of ``_CHANGES``. Documents race with our flash
+attention, to which they are segments, and without these; random blocks with it without any mask. With ``--flex``
+PyTorch's FlexAttention too, of the same blocks. A row says microseconds, the operations of the listed pairs a second,
+and how far the output is from that of flash attention with segments or with a dense mask. A GPU is needed; ``--dry``
+only makes problems and configs.
 """
 
 import functools
@@ -15,31 +16,51 @@ from typing import Any
 
 import numpy as np
 from torch_busy import median_us
-from untuned_peers import Calls, Changes, calls_of, compiled_calls, configs_of, problem_of, record, timed
+from untuned_peers import (
+    Calls,
+    Changes,
+    calls_of,
+    compiled_calls,
+    configs_of,
+    planned_device,
+    problem_of,
+    record,
+    timed,
+)
 
 _HEADS = "n=32 k=8 h=128 v=128 dtype=bfloat16"
+_NARROW = _HEADS.replace("128", "64")
 _POINTS: Mapping[str, tuple[str, str]] = {
     "documents fwd 1x32k": ("fwd", f"b=1 t=32768 s=32768 {_HEADS} causal=1 workload=documents"),
     "random fwd 1x32k": ("fwd", f"b=1 t=32768 s=32768 {_HEADS}"),
     "documents bwd 1x32k": ("bwd", f"b=1 t=32768 s=32768 {_HEADS} causal=1 workload=documents"),
     "random bwd 1x32k": ("bwd", f"b=1 t=32768 s=32768 {_HEADS}"),
     "documents fwd 1x8k": ("fwd", f"b=1 t=8192 s=8192 {_HEADS} causal=1 workload=documents"),
+    "documents fwd 4x4k": ("fwd", f"b=4 t=4096 s=4096 {_HEADS} causal=1 workload=documents"),
+    "documents fwd 1x32k H64": ("fwd", f"b=1 t=32768 s=32768 {_NARROW} causal=1 workload=documents"),
+    "documents fwd 4x4k H64": ("fwd", f"b=4 t=4096 s=4096 {_NARROW} causal=1 workload=documents"),
+    "random fwd 1x32k H64": ("fwd", f"b=1 t=32768 s=32768 {_NARROW}"),
     "random fwd 1x8k 64": ("fwd", f"b=1 t=8192 s=8192 {_HEADS} bq=64 bk=64 blocks=1n"),
 }
-_KERNEL = "block_sparse_attention/triton"
-_CHANGES: Mapping[str, Changes] = {
+_CHANGES: Mapping[str, Mapping[str, Changes]] = {
     "fwd": {
-        "": (
-            {"longest_first": False},
-            {"block_q": 128, "num_warps": 8},
-            {"num_stages": 2},
-            {"num_stages": 4},
-            {"block_k": 128, "num_stages": 2},
-        )
+        "triton": {"": ({"longest_first": False},)},
+        "triton_hopper": {
+            "": (
+                {"ping_pong": False},
+                {"ping_pong": True},
+                {"heads_per_section": 8},
+                {"heads_per_section": 32},
+                {"block_k": 64, "num_stages": 4},
+                {"num_stages": 3},
+            )
+        },
     },
     "bwd": {
-        "dq": ({"num_stages": 2}, {"block_q": 64, "num_warps": 4}, {"block_k": 64, "num_stages": 2}),
-        "dkv": ({"num_stages": 3}, {"block_k": 128, "num_warps": 8}, {"block_q": 32, "num_stages": 3}),
+        "triton": {
+            "dq": ({"num_stages": 2}, {"block_q": 64, "num_warps": 4}, {"block_k": 64, "num_stages": 2}),
+            "dkv": ({"num_stages": 3}, {"block_k": 128, "num_warps": 8}, {"block_q": 32, "num_stages": 3}),
+        }
     },
 }
 
@@ -52,6 +73,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _words(row: dict[str, Any], peer: str) -> str:
     return f"{row['flops'] / row['us'][peer] / 1e6:6.1f} TFLOP/s  off {row['distance'].get(peer, '-')}"
+
+
+def our_calls(problem: Any, direction: str, operands: Any) -> Calls:
+    """A call of each config of each of our kernels that takes the problem; the untuned one of `triton` comes first."""
+    from attn_tune.kernels.registry import get_kernel
+
+    calls: Calls = {}
+    for name, changes in _CHANGES[direction].items():
+        kernel = f"block_sparse_attention/{name}"
+        if get_kernel(kernel).unsupported(problem, direction, planned_device()) is None:
+            configs = configs_of(kernel, problem, direction, changes)
+            word = "" if name == "triton" else f"{name} "
+            calls |= calls_of(kernel, problem, direction, {word + x: c for x, c in configs.items()}, operands)
+    return calls
 
 
 def rivals_of(problem: Any, direction: str, operands: Any) -> Calls:
@@ -70,9 +105,10 @@ def rivals_of(problem: Any, direction: str, operands: Any) -> Calls:
     variants = [("dense", as_dense(problem), plain)]
     if problem.workload == "documents":
         # Of documents a row of blocks lists the blocks of its own from the first on.
-        ids = jnp.asarray(np.argmax(listed[0, 0], axis=-1).repeat(problem.mask_block_k)[None], jnp.int32)
+        ids = jnp.asarray(np.argmax(listed[0, 0], axis=-1).repeat(problem.mask_block_k), jnp.int32)
+        ids = jnp.broadcast_to(ids, operands.q.shape[:2])
         segments = plain._replace(q_segments=ids, kv_segments=ids)
-        variants = [("segments", as_dense(problem, has_segments=True), segments)]
+        variants.insert(0, ("segments", as_dense(problem, has_segments=True), segments))
     elif direction == "fwd" and listed.shape[1] == 1:
         spread = jnp.asarray(listed).repeat(problem.mask_block_q, 2).repeat(problem.mask_block_k, 3)
         masked = as_dense(problem, mask_dims="11ts")
@@ -100,15 +136,13 @@ def _row(name: str, direction: str, text: str, args: Any) -> dict[str, Any]:
 
     problem = problem_of("block_sparse_attention", text)
     row: dict[str, Any] = {"point": name, "signature": problem.signature.text, "flops": flops(problem, direction)}
-    configs = configs_of(_KERNEL, problem, direction, _CHANGES[direction])
     if args.dry:
-        print(f"{name}: {', '.join(configs)}", flush=True)
+        print(f"{name}: {', '.join(our_calls(problem, direction, None))}", flush=True)
         return row
     operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(0)
-    calls = calls_of(_KERNEL, problem, direction, configs, operands) | rivals_of(problem, direction, operands)
+    calls = our_calls(problem, direction, operands) | rivals_of(problem, direction, operands)
     if direction == "bwd":
-        forward = calls_of(_KERNEL, problem, "fwd", configs_of(_KERNEL, problem, "fwd", {}), operands)
-        made = jax.jit(forward["untuned"][0])(operands)
+        made = jax.jit(our_calls(problem, "fwd", operands)["untuned"][0])(operands)
         saved = dense.Residuals(made["out"], made["lse"])
         dout = jax.random.normal(jax.random.key(1), saved.out.shape, saved.out.dtype)
         rest = (saved, dout, row_delta(saved, dout, None))

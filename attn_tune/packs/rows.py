@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
 from attn_tune.schema.config import is_mapping
-from attn_tune.schema.decision import Decision, Rule
+from attn_tune.schema.decision import Decision, Proof, Rule
 from attn_tune.schema.digest import canonical_json, digest_text
 from attn_tune.schema.errors import IntegrityError
 
@@ -140,9 +140,14 @@ class Row:
         return (self.device, self.signature, self.direction, self.kernel)
 
     @property
+    def proof(self) -> Proof:
+        """The proof of the config."""
+        return Proof.of(self.error_ppm, self.features)
+
+    @property
     def is_proven(self) -> bool:
-        """Whether the config was compared with the reference, and passed a feature problem if ``features`` is known."""
-        return self.error_ppm is not None and self.features != 0
+        """Whether the config was compared with the reference, and passed feature problems as far as that is known."""
+        return self.proof in (Proof.PROVEN, Proof.UNCOUNTED)
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -152,7 +157,7 @@ class Row:
         """
         found = {
             "bits differ from run to run": self.repeatable is False,
-            "unproven": self.features == 0,
+            "unproven": self.proof is Proof.UNPROVEN,
         }
         return tuple(doubt for doubt, is_one in found.items() if is_one)
 

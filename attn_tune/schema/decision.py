@@ -30,6 +30,28 @@ class Rule(enum.StrEnum):
     """The untuned config stays, as a row, so that no row of a near problem answers in its place (packs only)."""
 
 
+class Proof(enum.StrEnum):
+    """The proof behind a stored config: one for the release gate, lookups, merges of packs and badges."""
+
+    PROVEN = "proven"
+    """It was compared with the reference, and passed feature problems."""
+    UNCOUNTED = "uncounted"
+    """It was compared with the reference; the number of feature problems that it passed is unknown."""
+    UNPROVEN = "unproven"
+    """It ran no feature problem."""
+    NONE = "none"
+    """It was never compared with the reference."""
+
+    @classmethod
+    def of(cls, worst_error: float | None, features: int | None) -> "Proof":
+        """The proof of a config with this worst error, None where it was not compared, and this number of features."""
+        if features == 0:
+            return cls.UNPROVEN
+        if worst_error is None:
+            return cls.NONE
+        return cls.PROVEN if features else cls.UNCOUNTED
+
+
 def state_words(state: str) -> str:
     """The state of a row for people. ``heuristic`` alone would read as if nothing were known."""
     return "proven untuned config" if state == Rule.HEURISTIC else state
@@ -82,3 +104,8 @@ class Decision:
     features: int | None = None
     contract: int = 1
     rank: int = 0
+
+    @property
+    def proof(self) -> Proof:
+        """The proof of its config."""
+        return Proof.of(self.worst_error, self.features)

@@ -145,7 +145,9 @@ def test_each_part_is_looked_up_as_what_it_is():
     ]
 
 
+# Its parts are calls of other ops, each of which has such a test.
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @kept("equal-Auto", "uneven-Explicit", "ragged-Auto", of=("equal", "uneven", "ragged"))
 def test_sharded_heads_gather_no_cache(cases):
     assert run_with_devices(8, "-m", "tests.api.cascade_attention_sharded", *cases).split() == cases

@@ -68,7 +68,7 @@ def test_outputs_states_and_gradients_are_those_of_the_recurrence_whatever_the_g
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", chosen(["constant", "kda"], ["kda"]))
+@pytest.mark.parametrize("kind", chosen(["constant", "kda"], []))
 def test_packed_sequences_are_calls_of_their_own_and_have_gradients(kind):
     lengths = [7, 0, 1, 20, 2]
     ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -147,7 +147,7 @@ def test_the_name_that_an_argument_has_elsewhere_leads_to_the_one_here(kind, nam
     ("kind", "ways"),
     chosen(
         [("constant", ["packed"]), ("kda", ["automatic"]), ("constant", ["automatic"]), ("kda", ["packed"])],
-        [("constant", ["packed"]), ("kda", ["automatic"])],
+        [("kda", ["automatic"])],
     ),
 )
 def test_batch_and_heads_stay_sharded(kind, ways):

@@ -14,9 +14,8 @@ from attn_tune.cli import app
 from attn_tune.runtime.active import settings
 
 ROOT = Path(__file__).resolve().parents[2]
-# What takes time is proving: with the heads of other sweeps of the tests, whose feature problems then need not be
-# compiled again.
-SIGNATURE = "flash_attention/v1 b=2 t=16 s=16 n=4 k=2 h=32 v=32 dtype=float32 causal=1"
+# What takes time is proving: an op whose feature problems are few and small.
+SIGNATURE = "merge_attention/v1 r=30 n=3 v=24 parts=3 dtype=float32"
 PATIENCE_S = 900
 
 
@@ -73,7 +72,7 @@ if "attn_tune.tuner.work.worker" in sys.orig_argv:
 @pytest.mark.slow
 def test_a_real_sweep_is_interrupted_and_continues(environment, monkeypatch, tmp_path):
     db = tmp_path / "lab.db"
-    words = ("sweep", "-g", SIGNATURE, "-k", "flash_attention/xla", "-d", "fwd", "--db", db)
+    words = ("sweep", "-g", SIGNATURE, "-k", "merge_attention/xla", "-d", "fwd", "--db", db)
     words += ("--lease-folder", tmp_path / "leases")
     (tmp_path / "sitecustomize.py").write_text(HOLD)
     held = {"FIRST_WORKER": str(tmp_path / "first"), "PYTHONPATH": f"{tmp_path}:{ROOT}"}

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from attn_tune.api.declaration import Call
 from attn_tune.ops.contract import Workload
 from attn_tune.ops.fields.arguments import DTYPES, static_float
-from attn_tune.ops.fields.cache import JOINT, LATENT, LAYOUTS, SAME, sizes_of
+from attn_tune.ops.fields.cache import BLOCK, JOINT, LATENT, LAYOUTS, PACKED, SAME, sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     cache_letters,
     check_caches,
@@ -42,14 +42,14 @@ def cache_call(
     letters = "".join(letter for letter, _ in rows)
     cuts_sequences = not has_pages and "b" in letters
     cache = cache_letters(layout, is_paged=has_pages)
-    scale = {"none": "", "tensor": "", "head": "k", "token": cache}[kv_scale]
+    scale = {"none": "", "tensor": "", "head": "k", "token": cache, BLOCK: ""}[kv_scale]
     whole = remedy(layout, cuts_sequences=cuts_sequences)
     return Call(
         op=op,
         letters={
             "q": f"{letters}nh",
             # Keys and values of a head side by side on one axis, which is cut in pairs only.
-            "k": cache.replace("k", "j") + "h" if is_joint else cache + "h",
+            "k": cache.replace("k", "j") + "h" if is_joint else cache + ("w" if kv_scale == BLOCK else "h"),
             "v": cache + "v",
             "page_table": "bm",
             "kv_lens": "b",
@@ -66,8 +66,16 @@ def cache_call(
         parallel=(("b",) if cuts_sequences else ()) + (() if is_joint else ("n",)),
         groups={} if is_joint else {"n": "k"},
         words={"b": "batch", "t": "new tokens", "n": "query heads", "k": "key/value heads", "j": "key/value heads"}
-        | {"p": "pages", "s": "tokens", "h": "head dim", "v": "head dim", "m": "page table", "e": "cu_q_lens"},
-        remedies=dict.fromkeys("btpshvmnjke", whole),
+        | {
+            "p": "pages",
+            "s": "tokens",
+            "h": "head dim",
+            "v": "head dim",
+            "w": "bytes of a token",
+            "m": "page table",
+            "e": "cu_q_lens",
+        },
+        remedies=dict.fromkeys("btpshvwmnjke", whole),
         unfoldable=("q",),
         alternative=f"{doing} has no derivative; train with attn_tune.flash_attention",
     )
@@ -132,13 +140,18 @@ def over_cache(
         raise unknown_name("layout", layout, LAYOUTS)
     num_q_heads, head_dim = query.shape[-2:]
     whole = None if page_table is not None else batch
-    k, v = check_caches(k_pages, v_pages, layout, dtype=query.dtype, whose="the query", sequences=whole)
-    check_heads(query, k, layout)
+    # Latents of bytes were checked with their queries.
+    is_packed = layout == LATENT and k_pages.dtype == PACKED
+    dtype = k_pages.dtype if is_packed else query.dtype
+    k, v = check_caches(k_pages, v_pages, layout, dtype=dtype, whose="the query", sequences=whole)
+    if not is_packed:
+        check_heads(query, k, layout)
     sizes = sizes_of(layout, k.shape)
     table = None if page_table is None else check_integers("page_table", page_table, (batch, None))
     capacity = sizes["slot"] * (1 if table is None else table.shape[1])
-    kv_dtype = SAME if k.dtype == query.dtype else k.dtype.name
+    kv_dtype = SAME if k.dtype == query.dtype else "float8_e4m3fn" if is_packed else k.dtype.name
     kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
+    kv_scale = BLOCK if is_packed else kv_scale
     check_expected(workload, workloads, max_kv_len)
     attributes = {
         "batch": batch,

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float, UInt8
 
 from attn_tune.api.serving.cache_attention import check_query_dtype
 from attn_tune.ops.fields.arguments import check_array, check_not_empty
-from attn_tune.ops.fields.cache import CODES
+from attn_tune.ops.fields.cache import CODES, COLUMNS, LARGEST_CODE, PACKED, SMALLEST, packed_width
 from attn_tune.schema.errors import UsageError
 
 
@@ -27,12 +28,15 @@ def latent_operands(
     # Two axes before the width: the pages or sequences, and their tokens.
     if cache.ndim == 4 and cache.shape[2] == 1:
         cache = cache[:, :, 0]
-    width = query.shape[-1]
-    if cache.ndim != 3 or cache.shape[-1] != width:
+    width, is_packed = query.shape[-1], cache.dtype.name == PACKED
+    if is_packed:
+        _check_packed(query, cache, latent_dim, kv_scale)
+    elif cache.ndim != 3 or cache.shape[-1] != width:
         wanted = f"[pages, P, {width}], the latent ({latent_dim}) and the rotary part ({width - latent_dim})"
         raise UsageError(f"latent_pages must be {wanted} of a token, got shape {latent_pages.shape}")
-    if cache.dtype != query.dtype and cache.dtype.name not in CODES:
-        raise UsageError(f"latent_pages must be {query.dtype} as q_latent, or {' or '.join(CODES)}, got {cache.dtype}")
+    if cache.dtype != query.dtype and cache.dtype.name not in (*CODES, PACKED):
+        wanted = f"{query.dtype} as q_latent, {' or '.join(CODES)}, or {PACKED} as of pack_latents"
+        raise UsageError(f"latent_pages must be {wanted}, got {cache.dtype}")
     scale = None if kv_scale is None else check_array("kv_scale", kv_scale)
     if scale is not None and scale.ndim:
         if scale.shape not in (cache.shape[:2], (*cache.shape[:2], 1)):
@@ -43,6 +47,50 @@ def latent_operands(
     if scale is None and cache.dtype.name == "int8":
         raise UsageError("kv_scale is missing: latent_pages of int8 need it")
     return query, cache[:, :, None], latent_dim, scale
+
+
+def _check_packed(query: Array, cache: Array, latent_dim: int, kv_scale: Any) -> None:
+    """Check a cache of bytes."""
+    if query.dtype == jnp.float32 or latent_dim % COLUMNS:
+        raise UsageError(
+            f"latent_pages of {PACKED} have scales of {COLUMNS} columns and a rotary part of 16 bits: they need "
+            f"q_latent of 16 bits and a multiple of {COLUMNS} wide, got {query.dtype} and {latent_dim}"
+        )
+    if kv_scale is not None:
+        raise UsageError(f"kv_scale belongs to other codes: latent_pages of {PACKED} hold their scales")
+    width = packed_width(query.shape[-1], latent_dim)
+    if cache.ndim != 3 or cache.shape[-1] != width:
+        raise UsageError(f"latent_pages of {PACKED} must be [pages, P, {width}], got shape {cache.shape}")
+
+
+def pack_latents(latents: Float[Array, "*tokens H"], latent_dim: int) -> UInt8[Array, "*tokens bytes"]:
+    """Latents and their rotary parts as bytes, for caches of ``mla_decode`` and ``mla_ragged`` of a little over half.
+
+    Each 128 columns of a latent become codes of float8_e4m3fn with a scale of their own, the largest of them divided by
+    448; the rotary part stays as it is. FlashMLA and vLLM (``fp8_ds_mla``) have this order: the codes, the scales in
+    float32, the rotary part.
+
+    Args:
+      latents: ``[..., L + R]`` in bfloat16 or float16.
+      latent_dim: ``L``, a multiple of 128.
+
+    Returns:
+      uint8 ``[..., L + L / 32 + 2 R]``: 656 bytes of DeepSeek-V3's 576 numbers.
+
+    Raises:
+      UsageError: another dtype, or a width that is no multiple of 128 or more than there is.
+    """
+    array = check_array("latents", latents)
+    if array.dtype.name not in ("bfloat16", "float16") or not array.ndim:
+        raise UsageError(f"latents must be bfloat16 or float16 [..., L + R], got {array.dtype}{list(array.shape)}")
+    if type(latent_dim) is not int or latent_dim % COLUMNS or not 0 < latent_dim <= array.shape[-1]:
+        raise UsageError(f"latent_dim must be a multiple of {COLUMNS} up to {array.shape[-1]}, got {latent_dim!r}")
+    tokens, most = array.shape[:-1], LARGEST_CODE["float8_e4m3fn"]
+    values = array[..., :latent_dim].astype(jnp.float32).reshape(*tokens, -1, COLUMNS)
+    scales = jnp.maximum(jnp.max(jnp.abs(values), axis=-1), SMALLEST) / most
+    codes = jnp.clip(values / scales[..., None], -most, most).astype(jnp.float8_e4m3fn)
+    parts = (jax.lax.bitcast_convert_type(x, jnp.uint8) for x in (codes, scales, array[..., latent_dim:]))
+    return jnp.concatenate([part.reshape(*tokens, -1) for part in parts], axis=-1)
 
 
 def latent_query(

@@ -6,12 +6,15 @@ It is the op ``paged_decode`` with a cache of layout ``latent``, and is looked u
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.serving.latents import latent_operands
 from attn_tune.api.serving.paged_decode import decoded
-from attn_tune.ops.fields.cache import LATENT
+from attn_tune.api.serving.ragged_paged import ragged
+from attn_tune.ops.fields.cache import LATENT, PACKED
+from attn_tune.schema.errors import UsageError
 
 
 def mla_decode(
@@ -47,7 +50,8 @@ def mla_decode(
       q_latent: ``[B, N, L]``, one new token of each sequence, or ``[B, T, N, L]``, one to eight.
       q_rope: ``[B, N, R]`` or ``[B, T, N, R]``: the rotary part of the queries. Slices of one array are not copied.
       latent_pages: the cache ``[pages, P, L + R]``, in pages of ``P`` tokens, each its latent and then the rotary part
-        of its key; a key head's axis of one may stand before the last. Without ``page_table`` ``[B, S, L + R]``.
+        of its key; a key head's axis of one may stand before the last. Without ``page_table`` ``[B, S, L + R]``. Bytes,
+        as of ``pack_latents``, are read by ``mla_ragged``, whose op is looked up then.
       kv_lens: int32 tokens of each sequence in the cache, new ones included. None below 0 or above what its row of the
         table holds is counted as 0 or that; a sequence of 0 has zeros as its output.
       page_table: int32 ``[B, pages of a sequence]``; page ``i`` holds the tokens from ``i * P`` on. None: no pages.
@@ -81,6 +85,23 @@ def mla_decode(
     query, cache, latent_dim, scale = latent_operands(
         q_latent, q_rope, latent_pages, kv_scale, softmax_scale, forms=("[B, N, L]", "[B, T, N, L]")
     )
+    options = {
+        "layout": LATENT,
+        "latent_dim": latent_dim,
+        "sliding_window": sliding_window,
+        "softmax_scale": softmax_scale,
+        "logits_soft_cap": logits_soft_cap,
+        "softmax_aux": softmax_aux,
+        "k_scale": scale,
+        "v_scale": scale,
+        "max_kv_len": max_kv_len,
+        "workload": workload,
+    }
+    place = {"platform": platform, "cfg": cfg, "mesh": mesh, "in_specs": in_specs, "out_specs": out_specs}
+    if cache.dtype == PACKED:
+        return _packed(
+            query, cache, kv_lens, page_table, num_seqs=num_seqs, return_lse=return_lse, place=place, **options
+        )
     return decoded(
         query,
         (cache, None),
@@ -88,15 +109,22 @@ def mla_decode(
         page_table,
         num_seqs=num_seqs,
         return_lse=return_lse,
-        place={"platform": platform, "cfg": cfg, "mesh": mesh, "in_specs": in_specs, "out_specs": out_specs},
-        layout=LATENT,
-        latent_dim=latent_dim,
-        sliding_window=sliding_window,
-        softmax_scale=softmax_scale,
-        logits_soft_cap=logits_soft_cap,
-        softmax_aux=softmax_aux,
-        k_scale=scale,
-        v_scale=scale,
-        max_kv_len=max_kv_len,
-        workload=workload,
+        place=place,
+        **options,
     )
+
+
+def _packed(query: Array, cache: Array, kv_lens: Any, page_table: Any, *, return_lse: bool, **options: Any) -> Any:
+    """The result for a cache of bytes: that of ``mla_ragged`` with as many new tokens of each sequence.
+
+    Raises:
+      UsageError: as ``mla_ragged``, or a mesh is given, whose specs are of other arrays.
+    """
+    if options["place"]["mesh"] is not None:
+        raise UsageError(f"mesh goes with other latents: call mla_ragged for latent_pages of {PACKED}")
+    rows = query.reshape(-1, *query.shape[-2:])
+    new = rows.shape[0] // max(1, query.shape[0])
+    ends = jnp.arange(query.shape[0] + 1, dtype=jnp.int32) * new
+    found = ragged(rows, (cache, None), (kv_lens, ends), page_table, causal=True, return_lse=True, **options)
+    out, lse = (x.reshape(*query.shape[:-1], *x.shape[2:]) for x in found)
+    return (out, lse) if return_lse else out

@@ -51,7 +51,8 @@ def mla_ragged(
       q_latent: ``[tokens, N, L]``, those of one sequence after the other. From the end of the last sequence on it may
         hold anything; the output there is zero.
       q_rope: ``[tokens, N, R]``: the rotary part of the queries. Slices of one array are not copied.
-      latent_pages: the cache ``[pages, P, L + R]``, as in ``mla_decode``. Without ``page_table`` ``[B, S, L + R]``.
+      latent_pages: the cache ``[pages, P, L + R]``, as in ``mla_decode``, or bytes as of ``pack_latents``. Without
+        ``page_table`` ``[B, S, L + R]``.
       kv_lens: int32 tokens of each sequence in the cache, new ones included. None below 0 or above what its row of the
         table holds is counted as 0 or that.
       cu_q_lens: int32 ``[B + 1]``: 0, then the end of each sequence in ``q_latent``; it never falls.

@@ -12,7 +12,7 @@ from json import loads
 from typing import TYPE_CHECKING, Any
 
 from attn_tune.commands.shared import options, output, selection
-from attn_tune.schema.decision import state_words
+from attn_tune.schema.decision import Proof, state_words
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _describe(pack: "Pack") -> dict[str, Any]:
         "digest": pack.digest,
         "decision_digest": pack.decision_digest,
         "proven": sum(row.is_proven for row in pack.rows),
-        "proven_features_unknown": sum(row.is_proven and row.features is None for row in pack.rows),
+        "proven_features_unknown": sum(row.proof is Proof.UNCOUNTED for row in pack.rows),
         "devices": [
             {"name": str(d), "digest": digest, "rows": by_device[digest], **d.identity}
             for digest, d in pack.devices.items()
@@ -91,7 +91,7 @@ def _describe(pack: "Pack") -> dict[str, Any]:
                 "contract": pack.contracts[k],
                 "states": dict(sorted(Counter(row.state for row in rows).items())),
                 "not_repeatable": sum(row.repeatable is False for row in rows),
-                "unproven": sum(row.features == 0 for row in rows),
+                "unproven": sum(row.proof is Proof.UNPROVEN for row in rows),
                 "features": min(known, default=None),
                 "features_known": len(known),
             }

@@ -85,8 +85,8 @@ class Tally:
 
     Attributes:
       statuses: the number of trials by status.
-      done: the number of configs that were tried, or turned out not to be needed.
-      total: the number of configs of the plan.
+      done: the number of configs that were tried.
+      total: the number of those and of the configs that are still to be tried.
       cases: the number of cases of the plan.
       cases_done: the number of those that ended.
       cases_decided: the number of those that ended with a winner.

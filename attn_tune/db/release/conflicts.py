@@ -67,10 +67,9 @@ class PackAnswer:
         environment = self.environments.get(row.env)
         return (
             row.median_ns is not None
-            and row.error_ppm is not None
-            and row.error_ppm <= 1_000_000
+            and row.is_proven
+            and (row.error_ppm or 0) <= 1_000_000
             and row.state != Rule.PREDICTED
-            and row.features != 0
             and environment is not None
             and UNKNOWN not in (environment.jaxlib, environment.source_hash)
         )

@@ -26,6 +26,7 @@ from attn_tune.runtime.lookup.ladder import Match, RowQuestion, walk
 from attn_tune.runtime.lookup.question import adapted
 from attn_tune.runtime.overrides.active import Overrides
 from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError, config_from_dict
+from attn_tune.schema.decision import Proof
 from attn_tune.schema.environment import UNKNOWN
 
 # How much a shipped row may lose to the untuned config: below it, times of different moments cannot tell.
@@ -159,7 +160,7 @@ def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
 
 
 def _doubts(d: Decision, evidence: Evidence, max_regret: float) -> Iterable[tuple[Doubt, str]]:
-    if not d.features:
+    if d.proof is not Proof.PROVEN:
         yield Doubt.UNPROVEN, "its config ran no feature problem (--allow-unproven ships it)"
     if d.regret_bound is not None and d.regret_bound > max_regret:
         yield (

@@ -17,6 +17,7 @@ from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import PPM, Row
 from attn_tune.packs.writer import check_target, check_word, files_of_rows, write_pack
 from attn_tune.schema import UsageError
+from attn_tune.schema.decision import Proof
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +125,7 @@ def _may_be_doubted(row: Row, doubt: str) -> bool:
     """Whether the gate may have let ``row`` pass despite ``doubt``; a row does not say whether its final was noisy."""
     match doubt:
         case Doubt.UNPROVEN:
-            return not row.features
+            return row.proof is not Proof.PROVEN
         case Doubt.REGRET:
             return (row.regret_ppm or 0) >= MAX_REGRET * PPM
     return True

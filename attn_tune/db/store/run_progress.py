@@ -53,8 +53,8 @@ class RunProgress:
       cases: the cases that it has something to try in.
       cases_done: those that ended.
       cases_decided: those that ended with a winner.
-      configs: the configs that it planned to try.
-      configs_done: those that it tried, or turned out not to need.
+      configs: the configs that it tried or is still to try; those that turned out not to be needed are taken off.
+      configs_done: those that it tried.
       activity: what its devices do, one entry a device.
     """
 

@@ -73,8 +73,8 @@ TABLES = (
     cases INTEGER, -- Problems, each in one direction, that it has something to try in; NULL is unknown.
     cases_done INTEGER, -- Those of them that ended.
     cases_decided INTEGER, -- Those of them that ended with a winner.
-    configs INTEGER, -- Configs that it planned to try; NULL is unknown.
-    configs_done INTEGER, -- Configs that it tried, or turned out not to need.
+    configs INTEGER, -- Configs that it tried or is still to try, without those not needed after all; NULL is unknown.
+    configs_done INTEGER, -- Those of them that it tried.
     activity TEXT -- JSON array, one object a device: device, point, direction, kernel, phase, since_us, best_us, ...
 ) STRICT""",
     f"""CREATE TABLE trial ( -- One attempt at one config. Rows are only added.

@@ -50,3 +50,10 @@ class Attention(Protocol):
     def logits_dtype(self) -> str: ...
     @property
     def precision(self) -> str: ...
+
+
+class Problem(Attention, Protocol):
+    """A problem of an attention op that may have sinks."""
+
+    @property
+    def has_sinks(self) -> bool: ...

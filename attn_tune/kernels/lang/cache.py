@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.ops.fields.cache import LATENT, SAME, sizes_of
+from attn_tune.ops.fields.cache import BLOCK, COLUMNS, LATENT, SAME, sizes_of
 
 type State = tuple[Array, Array, Array]
 
@@ -180,6 +180,9 @@ def _gathered(
         return jnp.where(counts[:, :, None, None] if x.ndim == 4 else counts[:, :, None], x, jnp.zeros((), x.dtype))
 
     k = zeroed(take(o.k, p.layout))
+    if p.kv_scale == BLOCK:
+        k = _dequantised(k, o.q.dtype, p.v_head_dim)
+        return k, k[..., : p.v_head_dim], None, None
     if p.layout == LATENT:
         v = k[..., : p.v_head_dim]
     else:
@@ -198,3 +201,15 @@ def _gathered(
         return found.transpose(0, 2, 1)[:, :, None, None, :]
 
     return k, v, scale_of(o.k_scale), scale_of(o.v_scale)
+
+
+def _dequantised(rows: Array, dtype: jnp.dtype, width: int) -> Array:
+    """Keys of tokens that are bytes: ``width`` codes of float8, a scale for each 128, and numbers in ``dtype``."""
+    tokens, blocks = rows.shape[:-1], width // COLUMNS
+    codes = jax.lax.bitcast_convert_type(rows[..., :width], jnp.float8_e4m3fn).reshape(*tokens, blocks, COLUMNS)
+    scales = jax.lax.bitcast_convert_type(
+        rows[..., width : width + 4 * blocks].reshape(*tokens, blocks, 4), jnp.float32
+    )
+    values = (codes.astype(jnp.float32) * scales[..., None]).reshape(*tokens, width).astype(dtype)
+    rest = jax.lax.bitcast_convert_type(rows[..., width + 4 * blocks :].reshape(*tokens, -1, 2), dtype)
+    return jnp.concatenate([values, rest], axis=-1)

@@ -1,9 +1,11 @@
 """Small problems that are hard to get right."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from attn_tune.ops.block_sparse_attention.problem import Problem
+from attn_tune.ops.fields import granularity
 from attn_tune.ops.flash_attention.features import BITING_CAP, LENGTHS, OTHER_SCALE, few_heads, shrunk
 
 # The lengths are for blocks up to this; those of larger blocks are as many times longer.
@@ -34,6 +36,21 @@ def features(problem: Problem) -> tuple[Problem, ...]:
         dataclasses.replace(one, q_len=t, kv_len=s, window=shrunk(problem.window, s))
         for one, (t, s) in zip(variants, lengths, strict=False)
     )
+
+
+def coarser(problem: Problem) -> Iterator[Problem]:
+    """Variants of a small problem from the least changed to the most: coarser lengths, then coarser blocks too.
+
+    Blocks grow by one factor to at least 128 rows and keys, and lengths by the same factor to an odd number.
+    """
+    yield from granularity.coarser(problem)
+    factor = _BLOCK // min(_BLOCK, problem.mask_block_q, problem.mask_block_k)
+    if factor > 1:
+        q_len, kv_len = (n if n == 1 else factor * n - 1 for n in (problem.q_len, problem.kv_len))
+        sizes = {"mask_block_q": factor * problem.mask_block_q, "mask_block_k": factor * problem.mask_block_k}
+        wide = dataclasses.replace(problem, q_len=q_len, kv_len=kv_len, **sizes)
+        yield wide
+        yield from granularity.coarser(wide)
 
 
 def samples() -> dict[str, Problem]:

@@ -8,6 +8,9 @@ A contiguous cache is one page a sequence, as long as the cache.
 - ``interleaved``: ``[pages, P, 2 K, H]``, one array; keys at even heads, values at odd ones (``ragged_paged_attention``
   of JAX and tokamax).
 - ``latent``: ``[pages, P, 1, H]``, one array; values are the first ``V`` columns of keys (FlashMLA, vLLM, SGLang).
+
+Latents with a scale for each 128 columns (``kvscale=block``) are bytes, ``[pages, P, 1, V + V / 32 + 2 (H - V)]``:
+codes of the values, their float32 scales, and the columns behind in 16 bits (FlashMLA, ``fp8_ds_mla`` of vLLM).
 """
 
 from collections.abc import Mapping
@@ -27,6 +30,8 @@ JOINT = ("interleaved", LATENT)
 SAME = "same"
 CODES = ("float8_e4m3fn", "int8")
 SCALES = ("none", "tensor", "head", "token")
+# Scales of blocks of columns of a token, which lie beside their codes in a cache of bytes; only where an op says so.
+BLOCK, COLUMNS, PACKED = "block", 128, "uint8"
 # The largest code of each dtype. A token's own scale is its largest element, or ``SMALLEST``, divided by it.
 LARGEST_CODE = {"float8_e4m3fn": 448.0, "int8": 127.0}
 SMALLEST = 2.0**-60
@@ -50,7 +55,7 @@ CODE_FIELDS = (
         kind=_C,
         is_int=False,
         default="none",
-        doc="what has a scale of its own in the cache: none, tensor, head, token (and head)",
+        doc="what has a scale of its own in the cache: none, tensor, head, token (and head); of latents also block",
     ),
 )
 
@@ -74,11 +79,15 @@ def check_cache(problem: Any) -> None:
         raise UsageError(f"page={p.page_size!r} (page_size) must be a positive integer, or 0 without pages")
     check_choice("layout", p.layout, p.LAYOUTS)
     check_choice("kv", p.kv_dtype, (SAME, *CODES), name="kv_dtype")
-    check_choice("kvscale", p.kv_scale, SCALES, name="kv_scale")
+    check_choice("kvscale", p.kv_scale, p.SCALES, name="kv_scale")
     if p.kv_scale != "none" and p.kv_dtype == SAME:
         raise UsageError(f"kvscale={p.kv_scale!r} needs a cache of codes: kv={' or kv='.join(CODES)}")
     if p.kv_dtype == "int8" and p.kv_scale == "none":
         raise UsageError("kv=int8 needs scales (k_scale and v_scale of a call): kvscale=tensor, head or token")
+    if p.kv_scale == BLOCK and (p.layout != LATENT or p.kv_dtype != "float8_e4m3fn" or p.dtype == "float32"):
+        raise UsageError("kvscale=block needs layout=latent, kv=float8_e4m3fn and a dtype of 16 bits")
+    if p.kv_scale == BLOCK and p.v_head_dim % COLUMNS:
+        raise UsageError(f"kvscale=block has scales of {COLUMNS} columns, of which v={p.v_head_dim} is no multiple")
     if p.layout == "interleaved" and p.head_dim != p.v_head_dim:
         raise UsageError(
             f"layout=interleaved needs keys and values of one width, got h={p.head_dim} and v={p.v_head_dim}"
@@ -102,6 +111,11 @@ def check_sizes(problem: Any, words: Mapping[str, str]) -> None:
         value = getattr(problem, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UsageError(f"{word}={value!r} ({name}) must be a positive integer")
+
+
+def packed_width(head_dim: int, v_head_dim: int) -> int:
+    """The bytes of a token of latents with a scale for each block of columns."""
+    return v_head_dim + v_head_dim // COLUMNS * 4 + 2 * (head_dim - v_head_dim)
 
 
 class Steps(NamedTuple):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.ops.fields.cache import JOINT, LATENT, SAME, axes, shape
+from attn_tune.ops.fields.cache import BLOCK, COLUMNS, JOINT, LATENT, SAME, axes, shape
 
 # One key in so many, a prime, so that tiles have them at different places, and how much longer it is than the others.
 LONG_KEY_EVERY, LONG_KEY = 61, 6.0
@@ -78,10 +78,27 @@ def _cache(
     seen = _spread(layout, seen)[..., None]
     if p.kv_dtype == SAME:
         return jnp.where(seen, drawn, jnp.nan)
+    if p.kv_scale == BLOCK:
+        return jnp.where(seen, _packed(p, key, drawn), jnp.uint8(0xFF))
     codes = drawn * (1.0 if p.kv_scale == "none" else _CODE[p.kv_dtype])
     if p.kv_dtype == "int8":
         return jnp.where(seen, jnp.clip(jnp.round(codes), -127, 127), 127).astype(jnp.int8)
     return jnp.where(seen, jnp.clip(codes, -448, 448), jnp.nan).astype(p.kv_dtype)
+
+
+def _packed(p: Any, key: Array, drawn: Float[Array, "*tokens H"]) -> Array:
+    """Bytes of tokens whose values are codes with random scales; all ones are NaN in each part."""
+    codes = jnp.clip(drawn[..., : p.v_head_dim] * _CODE[p.kv_dtype], -448, 448).astype(p.kv_dtype)
+    shape = (*drawn.shape[:-1], p.v_head_dim // COLUMNS)
+    scales = jax.random.uniform(jax.random.fold_in(key, 1), shape, minval=_SCALES[0], maxval=_SCALES[1])
+    parts = (codes, scales, drawn[..., p.v_head_dim :])
+    return jnp.concatenate([_bytes_of(part) for part in parts if part.shape[-1]], axis=-1)
+
+
+def _bytes_of(x: Array) -> Array:
+    """The bytes of numbers, side by side on the last axis."""
+    found = jax.lax.bitcast_convert_type(x, jnp.uint8)
+    return found if found.ndim == x.ndim else found.reshape(*x.shape[:-1], -1)
 
 
 def _spread(layout: str, x: Array) -> Array:
@@ -93,7 +110,7 @@ def _spread(layout: str, x: Array) -> Array:
 
 def _scales(p: Any, key: Array, seen: Bool[Array, "pages slots"]) -> Array | None:
     low, high = _SCALES
-    if p.kv_scale == "none":
+    if p.kv_scale in ("none", BLOCK):
         return None
     if p.kv_scale != "token":
         return jax.random.uniform(key, () if p.kv_scale == "tensor" else (p.num_kv_heads,), minval=low, maxval=high)

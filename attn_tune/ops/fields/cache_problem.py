@@ -5,7 +5,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from attn_tune.ops.fields.attention import CANONICAL_SOFT_CAP, DTYPES, all_values, check_choice, flag
-from attn_tune.ops.fields.cache import CODE_FIELDS, LATENT, LAYOUTS, PLACE_FIELDS, SAME, check_cache, check_sizes
+from attn_tune.ops.fields.cache import (
+    BLOCK,
+    CODE_FIELDS,
+    LATENT,
+    LAYOUTS,
+    PACKED,
+    PLACE_FIELDS,
+    SAME,
+    SCALES,
+    check_cache,
+    check_sizes,
+    packed_width,
+)
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
@@ -45,12 +57,15 @@ class CacheSizes:
 
     __slots__ = ()
 
-    # The layouts that a call may have.
+    # The layouts that a call may have, and what may have a scale of its own.
     LAYOUTS: ClassVar[tuple[str, ...]] = LAYOUTS
+    SCALES: ClassVar[tuple[str, ...]] = SCALES
 
     @property
     def cache_dtype(self: Any) -> str:
         """The dtype of the cache by name."""
+        if self.kv_scale == BLOCK:
+            return PACKED
         return self.dtype if self.kv_dtype == SAME else self.kv_dtype
 
     @property
@@ -137,6 +152,11 @@ class CacheAttention(CacheSizes):
         return self.num_q_heads // self.num_kv_heads
 
     @property
+    def cache_width(self) -> int:
+        """The elements of the last axis of the keys' cache."""
+        return packed_width(self.head_dim, self.v_head_dim) if self.kv_scale == BLOCK else self.head_dim
+
+    @property
     def capacity(self) -> int:
         """The tokens of a sequence that the inputs' cache holds: whole pages, and some that nothing uses."""
         most = self.kv_len + (MORE if self.at_edges else 0)
@@ -178,5 +198,7 @@ def least_bytes(problem: CacheAttention, keys: int, queries: int) -> int:
     code = 4 if p.cache_dtype == "float32" else 2 if p.kv_dtype == SAME else 1
     width, scales = (p.head_dim, 4) if p.layout == LATENT else (p.head_dim + p.v_head_dim, 8)
     per_key = p.num_kv_heads * (width * code + (scales if p.kv_scale == "token" else 0))
+    if p.kv_scale == BLOCK:
+        per_key = p.cache_width
     per_query = p.num_q_heads * ((p.head_dim + p.v_head_dim) * (4 if p.dtype == "float32" else 2) + 4)
     return keys * per_key + queries * per_query

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from attn_tune.ops.fields.cache import LATENT, SAME, axes
+from attn_tune.ops.fields.cache import BLOCK, COLUMNS, LATENT, SAME, axes
 
 
 def sequence_of(
@@ -26,6 +26,9 @@ def sequence_of(
         return x.reshape(-1, *x.shape[2:])
 
     k = ordered(o.k, names)
+    if p.kv_scale == BLOCK:
+        k = _unpacked(p, k)
+        return k.astype(dtype), k[..., : p.v_head_dim].astype(dtype)
     if p.layout == LATENT:
         v = k[..., : p.v_head_dim]
     else:
@@ -42,6 +45,16 @@ def sequence_of(
         return wide.astype(dtype)
 
     return dequantised(k, o.k_scale), dequantised(v, o.v_scale)
+
+
+def _unpacked(problem: Any, rows: Array) -> Float[Array, "... H"]:
+    """The keys, in float32, of tokens that are bytes: codes of values, their scales, and what is behind in 16 bits."""
+    p, lead = problem, rows.shape[:-1]
+    codes, scales, rest = jnp.split(rows, [p.v_head_dim, p.v_head_dim + p.v_head_dim // COLUMNS * 4], axis=-1)
+    values = jax.lax.bitcast_convert_type(codes, jnp.dtype(p.kv_dtype)).astype(jnp.float32)
+    factors = jax.lax.bitcast_convert_type(scales.reshape(*lead, -1, 4), jnp.float32)
+    behind = jax.lax.bitcast_convert_type(rest.reshape(*lead, -1, 2), jnp.dtype(p.dtype)).astype(jnp.float32)
+    return jnp.concatenate([values * jnp.repeat(factors, COLUMNS, axis=-1), behind], axis=-1)
 
 
 def attend(

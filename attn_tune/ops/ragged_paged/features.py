@@ -1,6 +1,6 @@
 """Small problems that are hard to get right."""
 
-from attn_tune.ops.fields.cache import LATENT
+from attn_tune.ops.fields.cache import BLOCK, LATENT
 from attn_tune.ops.fields.cache_samples import BITING_CAP, FLOAT8, OTHER_SCALE, PAGES, samples_of, shrunk
 from attn_tune.ops.ragged_paged.problem import Problem
 
@@ -45,6 +45,16 @@ def samples() -> dict[str, Problem]:
         "latent_float32": tiny(dtype="float32", causal=False, **latent, **PAGES),
         "latent_without_rope": tiny(**latent | {"head_dim": 32}, **PAGES),
         "latent_float8": tiny(kv_scale="tensor", **latent, **FLOAT8),
+        "latent_blocks": tiny(kv_scale=BLOCK, **latent | {"head_dim": 144, "v_head_dim": 128, "scale": 0.03}, **FLOAT8),
+        "latent_blocks_everything": tiny(
+            kv_scale=BLOCK,
+            has_sinks=True,
+            window=23,
+            soft_cap=BITING_CAP,
+            dtype="float16",
+            **latent | {"head_dim": 256, "v_head_dim": 256, "scale": 0.05},
+            **FLOAT8,
+        ),
         "latent_everything": tiny(
             kv_scale="token", window=23, has_sinks=True, soft_cap=BITING_CAP, tokens=90, **latent, **FLOAT8
         ),

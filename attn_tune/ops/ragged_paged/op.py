@@ -16,7 +16,7 @@ def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
     cache = (p.layout, *p.cache_sizes, p.num_kv_heads)
     found = [
         Operand(name="q", shape=(p.tokens, p.num_q_heads, p.head_dim), dtype=p.dtype),
-        Operand(name="k", shape=shape(*cache, p.head_dim), dtype=p.cache_dtype),
+        Operand(name="k", shape=shape(*cache, p.cache_width), dtype=p.cache_dtype),
     ]
     if p.layout not in JOINT:
         found.append(Operand(name="v", shape=shape(*cache, p.v_head_dim), dtype=p.cache_dtype))
@@ -44,6 +44,7 @@ OP = Op(
     functions=(
         "attn_tune.api.serving.ragged_paged:ragged_paged",
         "attn_tune.api.serving.mla_ragged:mla_ragged",
+        "attn_tune.api.serving.latents:pack_latents",
     ),
     walk=".walk:WALK",
     summary="new tokens of each sequence, as many as it has, over a paged or contiguous cache",

@@ -25,7 +25,7 @@ class Operands(NamedTuple):
       cu_q_lens: the first query of each sequence, and the end of the last one; it never falls.
       sinks: one logit a query head.
       k_scale, v_scale: float32 factors of the codes: one number, ``[K]``, or the axes of the cache but the last; of
-        ``latent`` the same twice.
+        ``latent`` the same twice. None of a cache of bytes, which holds those of its blocks of columns.
     """
 
     q: Float[Array, "tokens N H"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attn_tune.ops.contract import Workload, workload_field
-from attn_tune.ops.fields.cache import LATENT, LAYOUTS
+from attn_tune.ops.fields.cache import BLOCK, LATENT, LAYOUTS, SCALES
 from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, CacheAttention, least_bytes
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema.errors import UsageError
@@ -63,6 +63,7 @@ class Problem(CacheAttention):
     QUERIES: ClassVar = {"tokens": "t"}
     FLAGS: ClassVar = {"causal": "causal"}
     LAYOUTS: ClassVar = (*LAYOUTS, LATENT)
+    SCALES: ClassVar = (*SCALES, BLOCK)
 
     tokens: int
     causal: bool = True

@@ -19,6 +19,7 @@ from attn_tune.runtime.lookup.answer import Rejection
 from attn_tune.runtime.overrides.active import NO_OVERRIDES, Overrides
 from attn_tune.runtime.unproven import VARIABLE as UNPROVEN
 from attn_tune.schema.config import config_from_dict, config_to_dict, config_to_json
+from attn_tune.schema.decision import Proof
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment, Grade
 from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
@@ -141,7 +142,7 @@ class Question:
         """As ``Judge.refusal``."""
         spec = self.spec(row.kernel)
         reluctance = (self.reluctance_of(spec) or self.other_bits(spec, row)) if spec else None
-        if reluctance is None and row.features == 0 and not self.unproven:
+        if reluctance is None and row.proof is Proof.UNPROVEN and not self.unproven:
             reluctance = f"it is unproven: its config ran no feature problem ({UNPROVEN}=1 allows that)"
         return self.overrides.broken or reluctance or self.config_of(row.kernel, row.config)[1]
 

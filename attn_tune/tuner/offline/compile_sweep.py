@@ -115,7 +115,7 @@ class _TargetSweep:
                 counted += 1
                 self.meter.advance(1)
                 yield trial
-            self.meter.advance(max(0, kernel.todo - counted))
+            self.meter.drop(kernel.todo - counted)
         yield self.meter.progress(ProgressKind.CASE_FINISHED, case=planned.case)
 
     def should_stop(self) -> bool:

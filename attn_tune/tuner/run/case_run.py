@@ -79,8 +79,8 @@ class CaseRun:
         return rest
 
     def _settle(self, *, left: int) -> None:
-        """A case may need fewer configs than planned; the meter must not miss them in the end."""
-        self.meter.advance(self.plan.todo - self._counted - left)
+        """A case may need fewer configs than planned: the meter does not count them as done, nor as left."""
+        self.meter.drop(self.plan.todo - self._counted - left)
         self._counted = self.plan.todo - left
 
     def _searches_and_finals(self) -> Iterator[Event]:

@@ -33,7 +33,8 @@ class ProgressKind(enum.StrEnum):
 class Progress:
     """The state of a sweep.
 
-    ``done`` and ``total`` count configs. ``eta_s`` is None until something was measured. ``reason`` of
+    ``done`` counts the configs that were tried, ``total`` those and the ones that are still to be tried: what turns out
+    not to be needed is taken off ``total``. ``eta_s`` is None until something was measured. ``reason`` of
     ``SWEEP_FINISHED`` is ``"finished"``, ``"stopped"`` or ``"budget"``; of other kinds a remark, mostly empty.
     After ``CASE_RETURNED`` (its device is lost, for that ``reason``) the rest of the case starts elsewhere, if it can.
 
@@ -83,6 +84,8 @@ class ProgressMeter:
     """Counts configs, ``done`` of ``todo``, and the time they take. The threads of a sweep share one.
 
     Attributes:
+      todo: the number of configs that were tried or are still to be tried.
+      done: the number of configs that were tried.
       cases: the number of cases in which something can be run.
       devices: the names of the devices.
       platform: JAX's name of the platform of the devices.
@@ -103,9 +106,14 @@ class ProgressMeter:
         return time.monotonic() - self.started
 
     def advance(self, configs: int) -> None:
-        """Add ``configs`` that were tried, or that turned out not to be needed."""
+        """Add ``configs`` that were tried."""
         with self._lock:
             self.done += configs
+
+    def drop(self, configs: int) -> None:
+        """Take off ``configs`` that turned out not to be needed; a negative number adds what was not planned."""
+        with self._lock:
+            self.todo -= configs
 
     def progress(
         self,
@@ -117,8 +125,9 @@ class ProgressMeter:
         place: int = 0,
     ) -> Progress:
         """An event of ``kind``, with where the sweep stands now."""
-        done, elapsed = self.done, self.elapsed_s
-        total = max(self.todo, done)
+        with self._lock:
+            done, total = self.done, max(self.todo, self.done)
+        elapsed = self.elapsed_s
         return Progress(
             kind=kind,
             done=done,

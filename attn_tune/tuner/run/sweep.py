@@ -129,7 +129,7 @@ class _Sweep:
             if turn.may_return:
                 self.queue.give_back(turn, rest)
             else:
-                self.meter.advance(rest.todo)
+                # What is left of it stays left: another sweep may try it.
                 self.queue.finish()
             raise
         self.queue.finish()

@@ -13,8 +13,8 @@ from attn_tune.kernels.flash_attention.triton.config import (
     ForwardConfig,
 )
 from attn_tune.kernels.flash_attention.triton_fused.config import BackwardConfig as FusedConfig
-from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig as HopperConfig
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig as SplitConfig
+from attn_tune.kernels.lang.gluon.attention.config import ForwardConfig as HopperConfig
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.runtime.active import settings

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from attn_tune.kernels.flash_attention.triton_hopper import SPEC
-from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q
-from attn_tune.kernels.flash_attention.triton_hopper.plan import (
+from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
+from attn_tune.kernels.flash_attention.untuned import place
+from attn_tune.kernels.lang.gluon.attention.config import BLOCK_Q
+from attn_tune.kernels.lang.gluon.attention.plan import (
     has_own_buffer,
     plan_of,
     q_slots,
     shared_bytes,
 )
-from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
-from attn_tune.kernels.flash_attention.untuned import place
 from attn_tune.kernels.lang.triton.device.static import static_of
 from attn_tune.kernels.lang.triton.limits import refuses_triton
 from attn_tune.ops.flash_attention.problem import Problem

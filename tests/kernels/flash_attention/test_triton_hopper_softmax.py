@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.triton_hopper import logits
+from attn_tune.kernels.lang.gluon.attention import logits
 
 ROWS, KEYS, WIDTH = 64, 128, 16
 ABOVE = 2.0**8

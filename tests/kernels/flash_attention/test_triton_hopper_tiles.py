@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.triton_hopper import tiles
-from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
-from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles, plan_of
+from attn_tune.kernels.lang.gluon.attention import tiles
+from attn_tune.kernels.lang.gluon.attention.config import BLOCK_Q, ForwardConfig
+from attn_tune.kernels.lang.gluon.attention.plan import num_tiles, plan_of
 from attn_tune.kernels.lang.triton.device.ranges import key_ranges
 from attn_tune.kernels.lang.triton.device.static import static_of
 from attn_tune.ops.flash_attention.problem import Problem

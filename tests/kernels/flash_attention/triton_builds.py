@@ -190,7 +190,7 @@ def _least_shared_bytes(build: Build, device: Device, part) -> int:
     if part is None:
         return 0
     if build.kernel == "triton_hopper":
-        from attn_tune.kernels.flash_attention.triton_hopper import plan
+        from attn_tune.kernels.lang.gluon.attention import plan
 
         return plan.shared_bytes(build.problem, part) - 512
     return shared_bytes(build.problem, device, part)

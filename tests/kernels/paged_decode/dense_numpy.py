@@ -1,5 +1,6 @@
 """Decoding in numpy and float64, one row after the other; shares no code with the op, its reference or a kernel."""
 
+import jax.numpy as jnp
 import numpy as np
 
 _ORDER = {"nhd": (0, 1, 2), "hnd": (0, 2, 1), "head_first": (1, 2, 0), "interleaved": (0, 1, 2), "latent": (0, 1, 2)}
@@ -47,6 +48,9 @@ def decode(problem, operands):
 
 
 def _dequantised(p, o, k, v, table, row):
+    if p.kv_scale == "block":
+        keys = unpacked(p, tokens(np.asarray(o.k), p.layout, table, row))
+        return keys, keys[..., : p.v_head_dim]
     keys = tokens(k, p.layout, table, row)
     if p.layout == "latent":
         values = keys[..., : p.v_head_dim]
@@ -63,6 +67,15 @@ def _dequantised(p, o, k, v, table, row):
             scale = scale[:, None]
         scales.append(scale)
     return keys * scales[0], values * scales[1]
+
+
+def unpacked(p, rows):
+    """Keys of tokens that are bytes: codes, a scale for each 128 of them, and numbers of 16 bits."""
+    width = p.v_head_dim
+    values = wide(rows[..., :width].copy().view(jnp.float8_e4m3fn))
+    scales = wide(rows[..., width : width + width // 32].copy().view(np.float32))
+    rest = wide(rows[..., width + width // 32 :].copy().view(jnp.dtype(p.dtype)))
+    return np.concatenate([values * np.repeat(scales, 128, axis=-1), rest], axis=-1)
 
 
 TOLERANCE = {"float32": 3e-5, "float16": 3e-3, "bfloat16": 1.2e-2}

@@ -35,6 +35,7 @@ NAMES = (
     "not_causal_mixed",
     "everything",
     "latent_mixed",
+    "latent_blocks",
     "latent_everything",
 )
 
@@ -45,7 +46,7 @@ NAMES = (
         NAMES,
         (
             *("contiguous_ragged", "head_first", "sinks_window_queries", "float8_token_interleaved", "int8_token"),
-            *("prompts", "not_causal_mixed", "everything"),
+            *("prompts", "not_causal_mixed", "everything", "latent_blocks"),
         ),
     ),
 )

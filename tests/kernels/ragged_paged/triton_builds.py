@@ -7,8 +7,9 @@ import json
 import jax
 import jax.numpy as jnp
 
-from attn_tune.kernels.ragged_paged.triton import space
-from attn_tune.kernels.ragged_paged.triton.forward import forward
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.contract import load
+from attn_tune.ops.fields.cache import LATENT
 from attn_tune.ops.ragged_paged.inputs import make_inputs
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
@@ -24,6 +25,14 @@ BUILDS = {
     "float8-90": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), 90),
     "int8-90": (dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="token", window=500, has_sinks=True), 90),
     "prefix-90": (dataclasses.replace(_LLAMA, causal=False), 90),
+    "latent-90": (
+        dataclasses.replace(_LLAMA, num_q_heads=128, num_kv_heads=1, head_dim=576, v_head_dim=512, layout="latent"),
+        90,
+    ),
+    "without-rope-90": (
+        dataclasses.replace(_LLAMA, num_kv_heads=1, head_dim=256, v_head_dim=256, layout="latent", page_size=0),
+        90,
+    ),
     "wide-90": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256, soft_cap=30.0), 90),
 }
 
@@ -31,7 +40,9 @@ BUILDS = {
 def main():
     for name, (problem, capability) in BUILDS.items():
         device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
-        config = space.heuristic(problem, device)
+        kernel = "triton_latent" if problem.layout == LATENT else "triton"
+        search = get_kernel(f"ragged_paged/{kernel}").searches["fwd"]
+        forward, config = load(search.call), search.heuristic(problem, device)
         operands = jax.eval_shape(functools.partial(make_inputs, problem, "fwd"), jax.ShapeDtypeStruct((), jnp.int32))
         _, compiled = lower(functools.partial(forward, problem, config), operands, capability=capability)
         for launch in compiled:

@@ -1,4 +1,9 @@
-"""Cases of the Triton kernel. Run as a script in Triton's interpreter it prints the name of each that is right."""
+"""Cases of the Triton kernels, of latents those of ``triton_latent``; a script that prints the name of each right one.
+
+It runs in Triton's interpreter.
+"""
+
+import importlib
 
 from attn_tune.ops.ragged_paged.features import samples
 
@@ -23,6 +28,17 @@ CASES = (
     ("int8_head", 4),
     ("everything", 4),
     ("everything", None),
+    ("latent", 4),
+    ("latent", None),
+    ("latent_contiguous", None),
+    ("latent_mixed", 3),
+    ("latent_float32", None),
+    ("latent_without_rope", 4),
+    ("latent_float8", 4),
+    ("latent_blocks", None),
+    ("latent_blocks_everything", None),
+    ("latent_everything", 4),
+    ("latent_everything", None),
 )
 # The others are exhaustive.
 TESTED = (
@@ -34,12 +50,19 @@ TESTED = (
     "float8_token_interleaved 4",
     "int8_head 4",
     "everything None",
+    "latent_mixed 3",
+    "latent_float32 None",
+    "latent_blocks_everything None",
+    "latent_everything None",
 )
 
 
+def kernel_of(name):
+    """The kernel that takes a sample."""
+    return "triton_latent" if name.startswith("latent") else "triton"
+
+
 def main():
-    from attn_tune.kernels.ragged_paged.triton.config import Config
-    from attn_tune.kernels.ragged_paged.triton.forward import forward
     from attn_tune.ops.ragged_paged.inputs import make_inputs
     from tests.kernels.ragged_paged.dense_numpy import assert_right
     from tests.kernels.triton_interpreter import asked_for, prepare_language_once
@@ -48,10 +71,11 @@ def main():
     for name, programs in asked_for(CASES):
         problem = samples()[name]
         operands = make_inputs(problem, "fwd", 1)
+        kernel = importlib.import_module(f"attn_tune.kernels.ragged_paged.{kernel_of(name)}.forward")
         decoding = {} if programs is None else {"decode_programs": programs, "decode_block_k": 32}
-        config = Config(block_q=32 if programs == 3 else 16, block_k=16, num_warps=4, num_stages=2, **decoding)
+        config = kernel.Config(block_q=32 if programs == 3 else 16, block_k=16, num_warps=4, num_stages=2, **decoding)
         try:
-            assert_right(problem, operands, forward(problem, config, operands))
+            assert_right(problem, operands, kernel.forward(problem, config, operands))
         except Exception as error:
             print(f"{name} {programs} WRONG {error}", flush=True)
         else:

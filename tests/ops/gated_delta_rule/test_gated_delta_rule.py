@@ -143,7 +143,7 @@ def test_gradients_of_the_reference_are_slopes_of_the_recurrence():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("direction", chosen(["fwd", "bwd"], ["bwd"]))
+@pytest.mark.parametrize("direction", chosen(["fwd", "bwd"], ["fwd"]))
 def test_the_comparison_sees_a_lost_gate_and_one_wrong_row(direction):
     problem = dataclasses.replace(samples()["states"], batch=1)
     inputs = jax.jit(functools.partial(make_inputs, problem, direction))(3)

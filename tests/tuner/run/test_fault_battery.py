@@ -22,7 +22,7 @@ LANES = 2
 # that does not end.
 ALIKE = {
     *("abort_in_run", "sys_exit_in_trace", "exit_in_trace", "loop_in_compile", "memory_error", "illegal_access"),
-    "hang_in_compile",
+    *("hang_in_compile", "out_of_memory"),
 }
 ROWS = [fault for fault in FAULTS if "cpu" in fault.platforms]
 NAMES = [exhaustive(f.name) if f.name in ALIKE else f.name for f in ROWS]

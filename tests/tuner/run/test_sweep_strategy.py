@@ -35,7 +35,10 @@ def test_a_kernel_that_is_far_behind_another_is_not_searched_further(plan_for):
     def swept(slowness, effort, **earlier):
         executor = ReplayExecutor(times | {("z", "", s): slowness for s in [4, *sizes]})
         plan = plan_for(*specs, effort=effort, **earlier)
-        trials = [e for e in sweep(plan, executor, strategy=effort.search) if isinstance(e, Trial)]
+        events = list(sweep(plan, executor, strategy=effort.search))
+        trials = [e for e in events if isinstance(e, Trial)]
+        # Configs that are left out are neither done nor left.
+        assert events[-1].done == events[-1].total == len(executor.runs)
         return sizes_by_kernel(executor), trials, plan
 
     tried, trials, _ = swept(401_000, effort)

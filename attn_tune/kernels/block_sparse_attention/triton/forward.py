@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
+from attn_tune.kernels.block_sparse_attention._lists.lists import hide_unlisted, list_of, listed_of, mask_of_head
 from attn_tune.kernels.block_sparse_attention.triton.config import ForwardConfig
-from attn_tune.kernels.block_sparse_attention.triton.lists import hide_unlisted, list_of, listed_of, mask_of_head
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.logits import (
     finish_logits,

@@ -2,8 +2,8 @@
 
 from attn_tune.kernels.flash_attention import searches
 from attn_tune.kernels.flash_attention.triton_hopper import space
-from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible, unsupported
+from attn_tune.kernels.lang.gluon.attention.config import ForwardConfig
 from attn_tune.kernels.spec import KernelSpec
 
 SPEC = KernelSpec(

@@ -1,8 +1,8 @@
 """Problems that the forward for Hopper refuses, and tiles that cannot fit."""
 
 from attn_tune.kernels.flash_attention.costs import units
-from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
-from attn_tune.kernels.flash_attention.triton_hopper.plan import num_tiles, shared_bytes
+from attn_tune.kernels.lang.gluon.attention.config import BLOCK_Q, ForwardConfig
+from attn_tune.kernels.lang.gluon.attention.plan import num_tiles, shared_bytes
 from attn_tune.kernels.lang.triton.limits import refuses_triton, shared_limit
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device

@@ -8,8 +8,8 @@ import heapq
 
 import numpy as np
 
-from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, ForwardConfig
-from attn_tune.kernels.flash_attention.triton_hopper.plan import num_programs
+from attn_tune.kernels.lang.gluon.attention.config import BLOCK_Q, ForwardConfig
+from attn_tune.kernels.lang.gluon.attention.plan import num_programs
 from attn_tune.ops.flash_attention.problem import Problem
 
 # What ending a tile costs, in keys: it is divided and stored with no product of its own to run beside.

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.costs import units
-from attn_tune.kernels.flash_attention.triton_hopper.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper.limits import infeasible
-from attn_tune.kernels.flash_attention.triton_hopper.plan import is_dynamic, num_tiles
 from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.gluon.attention.config import ForwardConfig
+from attn_tune.kernels.lang.gluon.attention.plan import is_dynamic, num_tiles
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 

@@ -15,9 +15,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from attn_tune.kernels.flash_attention.triton_hopper.config import CONSUMERS, ROWS
-from attn_tune.kernels.flash_attention.triton_hopper.logits import load_rows, load_seeds
-from attn_tune.kernels.flash_attention.triton_hopper.steps import (
+from attn_tune.kernels.lang.gluon.attention.config import CONSUMERS, ROWS
+from attn_tune.kernels.lang.gluon.attention.logits import load_rows, load_seeds
+from attn_tune.kernels.lang.gluon.attention.steps import (
     begin,
     multiply_values,
     new_state,
@@ -26,7 +26,7 @@ from attn_tune.kernels.flash_attention.triton_hopper.steps import (
     step,
     walk,
 )
-from attn_tune.kernels.flash_attention.triton_hopper.tiles import (
+from attn_tune.kernels.lang.gluon.attention.tiles import (
     load_tile_info,
     place_of,
     publish_tile_info,

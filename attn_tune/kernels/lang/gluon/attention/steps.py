@@ -17,8 +17,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from attn_tune.kernels.flash_attention.triton_hopper.config import CONSUMERS, ROWS
-from attn_tune.kernels.flash_attention.triton_hopper.logits import (
+from attn_tune.kernels.lang.gluon.attention.config import CONSUMERS, ROWS
+from attn_tune.kernels.lang.gluon.attention.logits import (
     crosses_edge,
     load_key_segments,
     mixes_segments,

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from attn_tune.kernels.flash_attention.triton_hopper.config import BLOCK_Q, CONSUMERS, ForwardConfig
+from attn_tune.kernels.lang.attention import Problem
+from attn_tune.kernels.lang.gluon.attention.config import BLOCK_Q, CONSUMERS, ForwardConfig
 from attn_tune.kernels.lang.triton.device.static import LOG2E, Static
-from attn_tune.ops.flash_attention.problem import Problem
 
 # What one block may use on every device of sm_90, and what is set aside of it for barriers and tile info.
 _SHARED_BYTES, _SET_ASIDE = 232448, 512

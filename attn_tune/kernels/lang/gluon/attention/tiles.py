@@ -10,7 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from attn_tune.kernels.flash_attention.triton_hopper.config import WARPS
+from attn_tune.kernels.lang.gluon.attention.config import WARPS
 from attn_tune.kernels.lang.gluon.device import load_scalar, store_scalar
 from attn_tune.kernels.lang.triton.device.ranges import WIDTH
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from attn_tune.kernels.flash_attention.triton_hopper.config import ROWS, WARPS
-from attn_tune.kernels.flash_attention.triton_hopper.tiles import place_of
+from attn_tune.kernels.lang.gluon.attention.config import ROWS, WARPS
+from attn_tune.kernels.lang.gluon.attention.tiles import place_of
 from attn_tune.kernels.lang.gluon.device import approximate, mix, vector_layout
 
 LOG2E = gl.constexpr(1.4426950408889634)
