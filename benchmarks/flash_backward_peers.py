@@ -32,9 +32,6 @@ _HOPPER, _ORDERED = "triton_hopper_fused", "triton_hopper_fused_deterministic"
 _CHANGES: Sequence[Mapping[str, Any]] = [
     {"ahead": True, "late_dq": True, "num_stages": 2},
     {"ahead": False, "late_dq": True, "num_stages": 2},
-    {"ahead": True, "late_dq": True, "num_stages": 3},
-    {"ahead": True, "late_dq": False, "num_stages": 2},
-    {"ahead": False, "late_dq": False, "num_stages": 2},
 ]
 
 
@@ -129,13 +126,13 @@ def _backward(call: Callable[..., Any], problem: Any, config: Any, given: tuple[
 
 
 def _compile(arguments: Sequence[str]) -> int:
-    """Compiles all launches of Triton of the points that ``--only`` names, in eight processes."""
+    """Compiles all launches of Triton of the points that ``--only`` names, in four processes."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     words = arguments[arguments.index("--only") + 1 :] if "--only" in arguments else [""]
     chosen = [text for name, text in _POINTS.items() if any(word in name for word in words)]
-    with ProcessPoolExecutor(8, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(_lower, text, n) for text in chosen for n in range(-1, 2 * len(_CHANGES) + 5)]
         for said in (job.result() for job in jobs):
             print(said, flush=True) if said else None
