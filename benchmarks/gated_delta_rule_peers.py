@@ -109,36 +109,16 @@ def _peers(problem: Problem, direction: str) -> Iterator[tuple[str, str, Any]]:
                 yield f"{name} {' '.join(f'{k}={v}' for k, v in change.items())}", name, config
 
 
-_PREPARED: Sequence[Mapping[str, Any]] = (
-    {"prepare_registers": 168},
-    {"prepare_registers": 128},
-    {"prepare_warps": 2},
-    {"chunk": 32},
+_PREPARED: Sequence[Mapping[str, Any]] = ({"prepare_registers": 168}, {"prepare_registers": None})
+_WALKED: Sequence[Mapping[str, Any]] = (
+    {"turned": True},
+    {"num_stages": 2},
+    {"block_v": 32},
+    {"block_v": 32, "num_stages": 1},
 )
 _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
-    ("triton", "fwd"): (
-        {"prepare_registers": None},
-        {"num_stages": 1},
-        {"num_stages": 3},
-        {"block_v": 64},
-        {"block_v": 64, "num_stages": 3},
-        {"block_v": 64, "num_stages": 3, "num_warps": 8},
-        {"block_v": 32, "segments": 16, "num_stages": 3},
-        {"segments": 8, "num_stages": 3},
-        {"segments": 8, "block_v": 32, "num_stages": 3},
-    ),
-    ("triton", "bwd"): (
-        {"gradient_stages": 2},
-        {"gradient_registers": 128},
-        {"gradient_columns": 64},
-        {"gradient_columns": 64, "gradient_stages": 2},
-        {"gradient_columns": 64, "gradient_registers": 128},
-        {"gradient_columns": 64, "gradient_registers": 128, "gradient_stages": 2},
-        {"gradient_columns": 64, "gradient_warps": 4, "gradient_stages": 2},
-        {"gradient_warps": 16, "gradient_registers": 128},
-        {"num_stages": 1},
-        {"block_v": 64, "num_stages": 3},
-    ),
+    ("triton", "fwd"): ({"prepare_registers": None}, {"turned": True}),
+    ("triton", "bwd"): ({"turned": True}, {"prepare_registers": 168}),
     ("triton_steps", "decode"): (
         {"block_v": 32, "num_warps": 4},
         {"block_v": 32, "num_warps": 2},
@@ -259,25 +239,34 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
         return compiled(*arrays)
 
     o = inputs if direction == "fwd" else inputs.operands
-    static = static_of(problem, config, config.block_v, getattr(config, "segments", 1))
-    parts = 1 if direction == "fwd" else parts_of(static)
+    walk_static = _static(problem, config)
+    parts = 0 if direction == "fwd" else parts_of(walk_static)
     prepared = made("prepare", lambda o: prepare(problem, config, o, parts), o)
+    for change in _PREPARED:
+        other = dataclasses.replace(config, **change)
+        made(f"prepare {change}", functools.partial(prepare, problem, other, parts=parts), o)
     if direction == "fwd":
-        for change in _PREPARED:
-            other = dataclasses.replace(config, **change)
-            made(f"prepare {change}", functools.partial(prepare, problem, other), o)
         starts = o.initial_state
-        if static.segments > 1:
-            starts = made("segments", lambda o, p: segment_starts(o, p, config, static), o, prepared)
-        made("scan", lambda o, p, s: scan(o, p, s, config, static), o, prepared, starts)
+        if walk_static.segments > 1:
+            starts = made("segments", lambda o, p: segment_starts(o, p, config, walk_static), o, prepared)
+        made("scan", lambda o, p, s: scan(o, p, s, config, walk_static), o, prepared, starts)
         return found
-    kept, walked = made("walks", lambda x, p: walk(x, p, config, static), inputs, prepared)
-    static = static_of(problem, config, config.gradient_block_v)
+    for change in _WALKED:
+        other = dataclasses.replace(config, **change)
+        made(f"walks {change}", functools.partial(walk, config=other, static=_static(problem, other)), inputs, prepared)
+    kept, walked = made("walks", lambda x, p: walk(x, p, config, walk_static), inputs, prepared)
+    static = static_of(problem, config, config.gradient_block_v, turned=walk_static.turned)
     pairs = made("pairs", lambda *x: pair(*x, config, static), inputs, kept, walked)
     given = (pairs, prepared.decays)
     _, shares = made("queries", lambda *x: differentiate_queries(*x, config, static), inputs, kept, *given)
     made("keys", lambda *x: differentiate_keys(*x, config, static), inputs, kept, walked, pairs, shares, given[1])
     return found
+
+
+def _static(problem: Problem, config: Any) -> Any:
+    from attn_tune.kernels.lang.triton.chunks.static import static_of
+
+    return static_of(problem, config, config.block_v, getattr(config, "segments", 1), config.turned)
 
 
 def _fla(problem: Problem, rounds: int) -> float:

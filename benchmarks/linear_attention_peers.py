@@ -37,12 +37,9 @@ _POINTS: Sequence[tuple[str, str, str, tuple[int, int, int, int], Mapping[str, A
 )
 _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
     ("linear_attention", "fwd"): (
-        {"num_warps": 8},
+        {"num_stages": 1},
         {"block_v": 128, "num_warps": 8},
-        {"block_v": 32},
-        {"num_stages": 3},
-        {"chunk": 128, "num_warps": 8},
-        {"segments": 4},
+        {"block_v": 128, "num_warps": 8, "num_stages": 3},
     ),
     ("linear_attention", "bwd"): (
         {"gradient_block_v": 32},
@@ -55,6 +52,7 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"prepare_columns": 64},
         {"chunk": 32},
         {"block_v": 128, "num_warps": 8},
+        {"turned": True},
     ),
     ("gla", "bwd"): ({"gradient_columns": 64}, {"gradient_warps": 4, "gradient_columns": 16}, {"chunk": 32}),
     ("kda", "fwd"): (

@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
+import json
 import types
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
+from attn_tune.kernels.block_sparse_attention.triton import SPEC as TRITON
 from attn_tune.kernels.block_sparse_attention.triton_hopper import SPEC
 from attn_tune.kernels.block_sparse_attention.triton_hopper.forward import facts_of, launch_of
 from attn_tune.kernels.block_sparse_attention.triton_hopper.limits import masked
@@ -16,12 +19,14 @@ from attn_tune.kernels.lang.gluon.attention import tiles
 from attn_tune.kernels.lang.triton.device.ranges import key_ranges
 from attn_tune.ops.block_sparse_attention.features import coarser, samples
 from attn_tune.ops.block_sparse_attention.inputs import make_inputs
+from attn_tune.ops.block_sparse_attention.op import OP
 from attn_tune.ops.block_sparse_attention.problem import Problem
 from attn_tune.schema.device import Device
 from tests.kernels.scripts import built
 
 H200 = device_from_kind("nvidia-h200")
 SEARCH = SPEC.searches["fwd"]
+RESULTS = Path(__file__).parents[3] / "benchmarks/results/h200"
 LONG = Problem(
     batch=1, q_len=8192, kv_len=8192, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128, scale=0.1
 )
@@ -53,6 +58,17 @@ def test_untuned_and_adapted_configs_of_listed_tiles_are_feasible(change):
     for config in candidates:
         assert SEARCH.infeasible(problem, H200, config) is None
         assert SEARCH.infeasible(smaller, H200, SEARCH.adapt(problem, smaller, H200, config)) is None
+
+
+def test_listed_tiles_on_hopper_go_first_where_recorded_races_say_so():
+    rows = json.loads((RESULTS / "block_sparse.json").read_text())["rows"]
+    assert len(rows) == 6
+    for row in rows:
+        problem = OP.from_signature(OP.parse_signature(row["signature"]))
+        assert row["us"]["triton_hopper untuned"] < row["us"]["untuned"]
+        assert SPEC.priority_for(problem, "fwd", H200) > TRITON.priority_for(problem, "fwd", H200)
+    one_query = dataclasses.replace(LONG, q_len=1)
+    assert SPEC.priority_for(one_query, "fwd", H200) < TRITON.priority_for(one_query, "fwd", H200)
 
 
 def test_a_tile_longer_than_the_masks_block_is_infeasible():

@@ -16,7 +16,7 @@ def test_untuned_walks_and_gradients_spill_little_and_walks_copy_ahead():
             assert walk["copies"] > 0, walk
             assert walk["wgmma"] > 0, walk
     # Capped on purpose (``space.py``): a few registers are spilled.
-    assert launches["forward-90", "prepare_kernel"]["spills"] <= 128
+    assert launches["forward-90", "prepare_kernel"]["spills"] <= 192
     assert launches["backward-90", "prepare_kernel"]["spills"] == 0
     for name in ("pairs_kernel", "queries_kernel", "keys_kernel"):
         assert launches["backward-90", name]["spills"] <= 64

@@ -9,11 +9,16 @@ import sys
 # An op, a kernel, a direction, a sample of the op, and the knobs that are not as in ``_KNOBS``.
 CASES = {
     "none": ("linear_attention/triton", "fwd", "no_gate_at_edges", {}),
-    "constant": ("linear_attention/triton", "fwd", "constant_at_edges", {"block_v": 16}),
+    "constant": ("linear_attention/triton", "fwd", "constant_at_edges", {"block_v": 16, "turned": True}),
     "head": ("linear_attention/triton", "fwd", "odd_dims", {"chunk": 64}),
     "float32": ("linear_attention/triton", "fwd", "float32_at_edges", {"chunk": 16}),
     "segments": ("linear_attention/triton", "fwd", "many_tokens", {"segments": 4}),
-    "segments-ragged": ("linear_attention/triton", "fwd", "ragged_states", {"chunk": 16, "segments": 3}),
+    "segments-ragged": (
+        "linear_attention/triton",
+        "fwd",
+        "ragged_states",
+        {"chunk": 16, "segments": 3, "turned": True},
+    ),
     "backward": ("linear_attention/triton", "bwd", "states", {"chunk": 64}),
     "backward-sum": ("linear_attention/triton", "bwd", "constant", {"chunk": 64}),
     "backward-constant": ("linear_attention/triton", "bwd", "ragged_constant", {}),
@@ -21,7 +26,7 @@ CASES = {
     "backward-group": ("linear_attention/triton", "bwd", "one_key_head", {}),
     "backward-narrow": ("linear_attention/triton", "bwd", "odd_dims", {}),
     "steps-constant": ("linear_attention/triton_steps", "fwd", "one_token_constant", {}),
-    "channels": ("gla/triton", "fwd", "odd_dims", {"chunk": 64, "prepare_columns": 16}),
+    "channels": ("gla/triton", "fwd", "odd_dims", {"chunk": 64, "prepare_columns": 16, "turned": True}),
     "channels-float16": ("gla/triton", "fwd", "float16", {}),
     "channels-float32": ("gla/triton", "fwd", "float32_at_edges", {"chunk": 16}),
     "channels-ragged": ("gla/triton", "fwd", "ragged_states", {"segments": 2}),

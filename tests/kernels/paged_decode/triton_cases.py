@@ -37,6 +37,7 @@ TESTED = (
 def main():
     from attn_tune.kernels.paged_decode._triton.config import Config
     from attn_tune.kernels.paged_decode.triton.forward import forward
+    from attn_tune.kernels.paged_decode.triton.limits import lacks_narrow
     from attn_tune.ops.paged_decode.inputs import make_inputs
     from tests.kernels.paged_decode.dense_numpy import assert_right
     from tests.kernels.triton_interpreter import asked_for, prepare_language_once
@@ -46,7 +47,7 @@ def main():
         problem = samples()[name]
         operands = make_inputs(problem, "fwd", 1)
         config = Config(
-            block_q=16,
+            block_q=8 if programs in (4, 9) and lacks_narrow(problem) is None else 16,
             block_k=16 if programs == 64 else 32,
             num_warps=4,
             num_stages=2,

@@ -24,7 +24,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    priority={"cuda": 5},
+    priority={"cuda": space.place},
     requires=("triton",),
     extra="cuda",
     summary="a forward for Hopper in Gluon: lists of tiles copied by descriptor, warp specialised; Triton 3.9",

@@ -3,14 +3,14 @@
 With ``u = T (beta r)`` the updates of a chunk, ``r`` what of its values is not known yet, and ``S'`` the state after it
 (``prepare.py``), the gradient ``y`` of ``beta r`` and that of the state before are::
 
-    y  = scale mixed^T dout + T^T (e (k dS'))
+    y  = scale mixed^T dout + carriers dS'
     dS = f dS' + q^T (scale f dout) - k^T (f beta y)
 
-where ``e`` is the decay to the end of the chunk, ``f`` that from its start.
+where ``f`` is the decay from the start of the chunk. No walk solves a system on its way from state to state.
 
-Errors of a walk add up, and gradients of gates are small differences. So nothing in these products is rounded to the
-working dtype but the operands of the call, ``mixed`` and ``f dout``; 16 bits are multiplied twice or three times
-(``chunks/wide.py``). With an inverse of 16 bits ``dv`` alone would have more than the error that is allowed.
+Gradients of gates are small differences, so the updates are found in float32: 16 bits are multiplied three times
+(``chunks/wide.py``). With an inverse of 16 bits ``dv`` alone would have up to the error that is allowed. States enter
+products as rounded as they are kept: what is differentiated is then what was computed.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -26,18 +26,24 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import updates
+from attn_tune.kernels.gated_delta_rule.triton.scan import (
+    chunk_decay,
+    load_carriers,
+    load_decays,
+    load_keys,
+    unknown,
+)
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
     load_numbers,
-    load_tokens,
     store_tokens,
     tokens_of,
 )
-from attn_tune.kernels.lang.triton.chunks.wide import solve, split, times_wide
+from attn_tune.kernels.lang.triton.chunks.turned import by_token, load_columns, product, store_kept, turn
+from attn_tune.kernels.lang.triton.chunks.wide import solve, split, times_rounded
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 
 
@@ -45,7 +51,8 @@ class Kept(NamedTuple):
     """Arrays that the walk forwards leaves.
 
     Attributes:
-      states: the state before each chunk ``[slots, N, H, V]``, in the working dtype.
+      states: the state before each chunk ``[slots, N, H, V]``, in the working dtype; of turned walks
+        ``[slots, N, V, H]``.
       updates: the update of each token ``[R, T, N, V]``, likewise.
       rests: what of the updates that dtype does not hold, likewise; one element if it is float32.
     """
@@ -59,8 +66,9 @@ class Walked(NamedTuple):
     """Arrays that the walk backwards leaves.
 
     Attributes:
-      state_gradients: the gradient of the state after each chunk ``[slots, N, H, V]``, in the working dtype.
-      update_gradients: the gradients of the right sides of the triangular systems ``[R, T, N, V]``, likewise.
+      state_gradients: the gradient of the state after each chunk, like ``states``.
+      update_gradients: the gradients of the right sides of the triangular systems ``[R, T, N, V]``, in the working
+        dtype.
       dv: the gradient of the values.
       dinitial_state: the gradient of the initial states.
     """
@@ -75,7 +83,8 @@ def walk(inputs: BackwardInputs, prepared: Prepared, config: BackwardConfig, sta
     """Walks all chunks forwards and backwards at one time: neither walk fills a device, or needs the other."""
     o = inputs.operands
     tokens = jax.ShapeDtypeStruct(o.v.shape, o.v.dtype)
-    states = jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype)
+    sides = (static.v_width, static.width) if static.turned else (static.width, static.v_width)
+    states = jax.ShapeDtypeStruct((static.slots, static.heads, *sides), o.q.dtype)
     found = triton_call(
         walk_kernel,
         o.q,
@@ -116,6 +125,7 @@ def walk_kernel(
     dstate,
     cu_seqlens,
     solved,
+    carriers,
     mixed,
     decays,
     states,
@@ -140,7 +150,7 @@ def walk_kernel(
     sequence, begin, end, place = tokens_of(cu_seqlens, part, static)
     cols = tile * static.block_v + tl.arange(0, static.block_v)
     chunks = (end - begin + static.chunk - 1) // static.chunk
-    held = tl.full([static.block_h, static.block_v], 0, tl.float32)
+    held = turn(tl.full([static.block_h, static.block_v], 0, tl.float32), static)
     if sequence < 0:
         nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
         for empty in tl.range(0, chunks):
@@ -148,56 +158,66 @@ def walk_kernel(
             store_tokens(dv, nothing, unused, end, head, static.heads, static.v_width, cols, static.chunk)
     elif is_back:
         if dstate is not None:
-            held = load_state(dstate, sequence * static.heads + head, cols, static)
-        arrays = (q, k, beta, dout, solved, mixed, decays)
+            held = turn(load_state(dstate, sequence * static.heads + head, cols, static), static)
+        arrays = (q, k, beta, dout, carriers, mixed, decays)
         outputs = (state_gradients, update_gradients, dv)
         for step in tl.range(0, chunks):
             chunk = chunks - 1 - step
             start = begin + chunk * static.chunk
             index = (place + chunk) * static.heads + head
             held = back_step(held, arrays, outputs, start, end, head, index, cols, static)
-        store_state(dinitial_state, sequence * static.heads + head, held, cols, static)
+        store_state(dinitial_state, sequence * static.heads + head, turn(held, static), cols, static)
     else:
         if initial_state is not None:
-            held = load_state(initial_state, sequence * static.heads + head, cols, static)
+            held = turn(load_state(initial_state, sequence * static.heads + head, cols, static), static)
         for chunk in tl.range(0, chunks):
             start = begin + chunk * static.chunk
             index = (place + chunk) * static.heads + head
-            store_state(states, index, held, cols, static)
-            values, k_tile, _rounded, after, factor = updates(
-                held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, True, static
-            )
-            update = solve(solved, index, values, k_tile.dtype, None, False, static)
+            store_kept(states, index, held, cols, static)
+            k_tile = load_keys(k, start, end, head, static)
+            before = by_token(load_decays(decays, index, 0, static), static)
+            known = times_rounded(k_tile, held, None, static)
+            values = unknown(known, v, before, start, end, head, cols, static.whole, static)
+            values = weighed(values, beta, start, end, head, static)
+            update = solve(solved, index, values, k_tile.dtype, static)
             high, low = split(update, k_tile.dtype)
-            store_tokens(kept, high, start, end, head, static.heads, static.v_width, cols, static.chunk)
+            store_values(kept, high, start, end, head, cols, static)
             if not static.is_wide:
-                store_tokens(rests, low, start, end, head, static.heads, static.v_width, cols, static.chunk)
-            held = times_wide(tl.trans(k_tile), update * after[:, None], held * factor, static)
+                store_values(rests, low, start, end, head, cols, static)
+            carrier = tl.trans(load_carriers(carriers, index, static))
+            held = times_rounded(carrier, values, held * chunk_decay(decays, index, static), static)
 
 
 @triton.jit
 def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.constexpr):
     """The gradient of the state before a chunk from that of the state after it."""
-    q, k, beta, dout, solved, mixed, decays = arrays
+    q, k, beta, dout, carriers, mixed, decays = arrays
     state_gradients, update_gradients, dv = outputs
-    rows = tl.arange(0, static.block_h)
-    key_head = head // static.group
-    k_tile = load_tokens(k, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
-    q_tile = load_tokens(q, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
-    dout_tile = load_tokens(dout, start, end, head, static.heads, static.v_width, cols, static.chunk, static.whole)
-    decays += index.to(tl.int64) * (2 * static.chunk)
-    before = tl.load(decays + tl.arange(0, static.chunk))
-    after = tl.load(decays + static.chunk + tl.arange(0, static.chunk))
-    factor = tl.load(decays + static.chunk - 1)
-    store_state(state_gradients, index, held, cols, static)
+    store_kept(state_gradients, index, held, cols, static)
+    k_tile = load_keys(k, start, end, head, static)
+    dout_tile = load_columns(dout, start, end, head, cols, static.whole, static)
+    y = product(tl.trans(load_lower(mixed, index, static.chunk)), dout_tile, None, static) * static.scale
+    y = times_rounded(load_carriers(carriers, index, static), held, y, static)
+    store_values(update_gradients, y, start, end, head, cols, static)
+    y = weighed(y, beta, start, end, head, static)
+    store_values(dv, y, start, end, head, cols, static)
+    before = by_token(load_decays(decays, index, 0, static), static)
+    direct = (dout_tile.to(tl.float32) * (before * static.scale)).to(k_tile.dtype)
+    held *= chunk_decay(decays, index, static)
+    held = product(tl.trans(load_keys(q, start, end, head, static)), direct, held, static)
+    return times_rounded(tl.trans(k_tile), y * -before, held, static)
 
-    later = times_wide(k_tile, held, None, static) * after[:, None]
-    y = tl.dot(tl.trans(load_lower(mixed, index, static.chunk)), dout_tile, input_precision=static.precision)
-    y = solve(solved, index, later, k_tile.dtype, y * static.scale, True, static)
-    store_tokens(update_gradients, y, start, end, head, static.heads, static.v_width, cols, static.chunk)
+
+@triton.jit
+def weighed(values, beta, start, end, head, static: tl.constexpr):
+    """Numbers in the shape of a chunk's values, times the strengths of their tokens."""
     if beta is not None:
-        y *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
-    store_tokens(dv, y, start, end, head, static.heads, static.v_width, cols, static.chunk)
-    direct = (dout_tile.to(tl.float32) * (before * static.scale)[:, None]).to(k_tile.dtype)
-    held = tl.dot(tl.trans(q_tile), direct, held * factor, input_precision=static.precision)
-    return times_wide(tl.trans(k_tile), y * -before[:, None], held, static)
+        values *= by_token(load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0), static)
+    return values
+
+
+@triton.jit
+def store_values(x, values, start, end, head, cols, static: tl.constexpr):
+    """Stores some columns of what is like the values of a chunk."""
+    values = turn(values.to(x.dtype.element_ty), static)
+    store_tokens(x, values, start, end, head, static.heads, static.v_width, cols, static.chunk)

@@ -6,6 +6,8 @@ the start to ``i``, the updates ``u`` solve (Gated Delta Networks, arXiv 2412.06
     u[i] + beta[i] sum over j < i of D[i, j] (k[i] . k[j]) u[j] = beta[i] (v[i] - f[i] S^T k[i])
 
 ``solved`` is the inverse ``T`` of that system, and ``mixed`` is ``P T`` with ``P[i, j] = D[i, j] (q[i] . k[j])``.
+With ``e`` the decay to the end of the chunk, ``carriers`` are ``T^T (e k)``: the state after the chunk is ``f[last] S``
+and their product with the right side of the system, which a walk need not solve.
 All decays are exponentials of differences that are not positive. A gate below ``RESET`` forgets everything: the tokens
 before it have decayed to exactly zero.
 """
@@ -26,6 +28,7 @@ from attn_tune.kernels.lang.triton.chunks.config import Chunks
 from attn_tune.kernels.lang.triton.chunks.decays import RESET, decays_between
 from attn_tune.kernels.lang.triton.chunks.inverse import inverse
 from attn_tune.kernels.lang.triton.chunks.static import chunk_of, load_numbers, load_tokens, static_of
+from attn_tune.kernels.lang.triton.chunks.wide import split
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
 from attn_tune.ops.gated_delta_rule.operands import Operands
 from attn_tune.ops.gated_delta_rule.problem import Problem
@@ -36,21 +39,25 @@ class Prepared(NamedTuple):
 
     Attributes:
       solved: the inverse of the triangular system ``[slots, N, parts, chunk, chunk]``, in the working dtype. Blocks of
-        16 above those of the diagonal are not written. The sum of two parts is twice as precise.
-      mixed: decayed products of queries and keys, times the inverse ``[slots, N, chunk, chunk]``, likewise.
+        16 above those of the diagonal are not written. The sum of two parts is twice as precise. A forward needs none:
+        one element.
+      carriers: the transposed inverse, times the decayed keys ``[slots, N, chunk, H]``, in the working dtype; of a
+        forward times the strengths.
+      mixed: decayed products of queries and keys, times the inverse ``[slots, N, chunk, chunk]``, and likewise.
       decays: float32 ``[slots, N, 2, chunk]``: the decay from the start of the chunk, and to its end.
     """
 
     solved: jax.Array
+    carriers: jax.Array
     mixed: jax.Array
     decays: jax.Array
 
 
-def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 1) -> Prepared:
+def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 0) -> Prepared:
     """Prepares every chunk of every value head.
 
     Args:
-      parts: arrays of the working dtype, one or two, whose sum is an inverse.
+      parts: arrays of the working dtype, one or two, whose sum is an inverse of a backward; none for a forward.
     """
     # Without columns of the state, so that walks of all kinds share one program.
     o, static = operands, static_of(problem, config, block_v=16)
@@ -64,7 +71,8 @@ def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 1
         o.beta,
         o.cu_seqlens,
         out_types=[
-            jax.ShapeDtypeStruct((*places, parts, *square), o.q.dtype),
+            jax.ShapeDtypeStruct((*places, parts, *square) if parts else (1,), o.q.dtype),
+            jax.ShapeDtypeStruct((*places, static.chunk, static.width), o.q.dtype),
             jax.ShapeDtypeStruct((*places, *square), o.q.dtype),
             jax.ShapeDtypeStruct((*places, 2, static.chunk), jnp.float32),
         ],
@@ -79,7 +87,9 @@ def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 1
 
 
 @triton.jit
-def prepare_kernel(q, k, g, beta, cu_seqlens, solved, mixed, decays, PARTS: tl.constexpr, static: tl.constexpr):
+def prepare_kernel(
+    q, k, g, beta, cu_seqlens, solved, carriers, mixed, decays, PARTS: tl.constexpr, static: tl.constexpr
+):
     """One program per chunk and value head; heads that share a key head are neighbours."""
     head = tl.program_id(0) % static.heads
     slot = tl.program_id(0) // static.heads
@@ -100,28 +110,52 @@ def prepare_kernel(q, k, g, beta, cu_seqlens, solved, mixed, decays, PARTS: tl.c
         a = tl.where(row > col, a * decay, 0.0)
         # The last row of the decays between tokens.
         after = tl.sum(tl.where(row == static.chunk - 1, decay, 0.0), 0)
-        if beta is not None:
-            a *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
-        is_rough: tl.constexpr = PARTS == 1 and k_tile.dtype == tl.bfloat16
-        exact = inverse(a, static, "tf32" if is_rough else "tf32x3")
-        x = exact.to(k_tile.dtype)
-        p = tl.dot(p, x, input_precision=static.precision)
-
         place = tl.program_id(0).to(tl.int64)
-        offsets = place * (static.chunk * static.chunk) + row * static.chunk + col
-        is_lower = row // 16 >= col // 16
-        solved += place * ((PARTS - 1) * static.chunk * static.chunk)
-        tl.store(solved + offsets, x, mask=is_lower)
-        if PARTS == 2:
-            rest = (exact - x.to(tl.float32)).to(x.dtype)
-            tl.store(solved + offsets + static.chunk * static.chunk, rest, mask=is_lower)
-        tl.store(mixed + offsets, p.to(mixed.dtype.element_ty), mask=is_lower)
         token = tl.arange(0, static.chunk)
         sums = tl.cumsum(gates, 0)
         passed = tl.cumsum(resets, 0)
         decays += place * (2 * static.chunk)
         tl.store(decays + token, tl.exp2(tl.where(passed == 0, sums, float("-inf"))))
         tl.store(decays + static.chunk + token, after)
+        if beta is not None:
+            a *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
+        exact = inverse(a, static, "tf32" if k_tile.dtype == tl.bfloat16 else "tf32x3")
+        x, rest = split(exact, k_tile.dtype)
+        p = tl.dot(p, x, tl.dot(p, rest)) if PARTS == 2 else tl.dot(p, x, input_precision=static.precision)
+        strengths = tl.full([static.chunk], 1.0, tl.float32)
+        if PARTS == 0 and beta is not None:
+            strengths = load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)
+            p *= strengths[None, :]
+        offsets = place * (static.chunk * static.chunk) + row * static.chunk + col
+        is_lower = row // 16 >= col // 16
+        tl.store(mixed + offsets, p.to(mixed.dtype.element_ty), mask=is_lower)
+        if PARTS > 0:
+            solved += place * ((PARTS - 1) * static.chunk * static.chunk)
+            tl.store(solved + offsets, x, mask=is_lower)
+        if PARTS == 2:
+            tl.store(solved + offsets + static.chunk * static.chunk, rest, mask=is_lower)
+        store_carriers(carriers, exact * after[:, None], strengths, k, start, end, key_head, place, static)
+
+
+@triton.jit
+def store_carriers(carriers, carrying, strengths, k, start, end, key_head, place, static: tl.constexpr):
+    """Stores the product of the transposed ``carrying`` with the keys of a chunk, its rows times ``strengths``.
+
+    Keys are read once more, some channels at a time: all of them would take registers from what comes before.
+    """
+    columns: tl.constexpr = min(64, static.block_h)
+    row = tl.arange(0, static.chunk)[:, None]
+    for first in tl.range(0, static.block_h, columns):
+        cols = first + tl.arange(0, columns)
+        tile = load_tokens(k, start, end, key_head, static.key_heads, static.width, cols, static.chunk, static.whole)
+        if static.is_wide:
+            found = tl.dot(tl.trans(carrying), tile, input_precision=static.precision)
+        else:
+            high, low = split(carrying, tile.dtype)
+            found = tl.dot(tl.trans(high), tile, tl.dot(tl.trans(low), tile))
+        offsets = place * (static.chunk * static.width) + row * static.width + cols[None, :]
+        found *= strengths[:, None]
+        tl.store(carriers + offsets, found.to(carriers.dtype.element_ty), mask=cols[None, :] < static.width)
 
 
 @triton.jit

@@ -1,4 +1,7 @@
-"""The walk over the chunks of a sequence: a program holds some columns of one head's state in registers."""
+"""The walk over the chunks of a sequence: a program holds some columns of one head's state in registers.
+
+It may hold them turned (``chunks/turned.py``); then what the functions here have in the shape of values is turned too.
+"""
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
@@ -16,12 +19,11 @@ from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, s
 from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
-    load_numbers,
     load_tokens,
     store_tokens,
     tokens_of,
 )
-from attn_tune.kernels.lang.triton.chunks.wide import times_wide
+from attn_tune.kernels.lang.triton.chunks.turned import by_token, load_columns, product, turn
 from attn_tune.ops.gated_delta_rule.operands import Operands
 
 
@@ -40,10 +42,11 @@ def scan(
         o.q,
         o.k,
         o.v,
-        o.beta,
         starts,
         o.cu_seqlens,
-        *prepared,
+        prepared.carriers,
+        prepared.mixed,
+        prepared.decays,
         out_types=[
             jax.ShapeDtypeStruct(o.v.shape, o.v.dtype),
             jax.ShapeDtypeStruct((static.batch, static.heads, static.width, static.v_width), jnp.float32),
@@ -58,7 +61,7 @@ def scan(
 
 
 @triton.jit
-def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, state, static: tl.constexpr):
+def scan_kernel(q, k, v, starts, cu_seqlens, carriers, mixed, decays, out, state, static: tl.constexpr):
     """One program per tile of columns, head and segment of a sequence; tokens of no sequence get zeros."""
     tile = tl.program_id(0) % static.tiles
     head = tl.program_id(0) // static.tiles % static.heads
@@ -68,10 +71,11 @@ def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, s
     first, last = chunks_of(begin, end, segment, static)
     cols = tile * static.block_v + tl.arange(0, static.block_v)
     if sequence >= 0:
-        held = tl.full([static.block_h, static.block_v], 0, tl.float32)
+        held = turn(tl.full([static.block_h, static.block_v], 0, tl.float32), static)
         if starts is not None:
-            held = load_state(starts, (sequence * static.segments + segment) * static.heads + head, cols, static)
-        arrays = (q, k, v, beta, solved, mixed, decays)
+            index = (sequence * static.segments + segment) * static.heads + head
+            held = turn(load_state(starts, index, cols, static), static)
+        arrays = (q, k, v, carriers, mixed, decays)
         for chunk in tl.range(first, last):
             start = begin + chunk * static.chunk
             index = (place + chunk) * static.heads + head
@@ -79,7 +83,7 @@ def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, s
         # The segment of the last chunk, and the first one of an empty sequence.
         has_end = (last * static.chunk >= end - begin) & ((first < last) | (segment == 0))
         if has_end:
-            store_state(state, sequence * static.heads + head, held, cols, static)
+            store_state(state, sequence * static.heads + head, turn(held, static), cols, static)
     else:
         nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
         for empty in tl.range(first, last):
@@ -90,72 +94,63 @@ def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, s
 @triton.jit
 def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.constexpr):
     """The state after a chunk; the chunk's outputs are stored."""
-    q, k, v, beta, solved, mixed, decays = arrays
-    values, k_tile, rounded, after, factor = updates(
-        held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, False, static
-    )
-    key_head = head // static.group
-    rows = tl.arange(0, static.block_h)
-    q_tile = load_tokens(q, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
-    before = tl.load(decays + index.to(tl.int64) * (2 * static.chunk) + tl.arange(0, static.chunk))
-    found = tl.dot(q_tile, rounded, input_precision=static.precision) * before[:, None]
-    found = tl.dot(load_lower(mixed, index, static.chunk), values, found, input_precision=static.precision)
-    store_tokens(out, found * static.scale, start, end, head, static.heads, static.v_width, cols, static.chunk)
-    update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
-    return carried(held, k_tile, update, after, factor, static)
+    q, k, v, carriers, mixed, decays = arrays
+    k_tile = load_keys(k, start, end, head, static)
+    rounded = held.to(k_tile.dtype)
+    before = by_token(load_decays(decays, index, 0, static), static)
+    values = unknown(product(k_tile, rounded, None, static), v, before, start, end, head, cols, static.whole, static)
+    values = values.to(k_tile.dtype)
+    found = product(load_keys(q, start, end, head, static), rounded, None, static) * before
+    found = product(load_lower(mixed, index, static.chunk), values, found, static)
+    found = turn((found * static.scale).to(k_tile.dtype), static)
+    store_tokens(out, found, start, end, head, static.heads, static.v_width, cols, static.chunk)
+    return carried(held, values, carriers, decays, index, static)
 
 
 @triton.jit
-def carried(held, k_tile, update, after, factor, static: tl.constexpr):
-    """The state after a chunk from that before it and the chunk's updates, which are rounded."""
-    update = (update * after[:, None]).to(k_tile.dtype)
-    return tl.dot(tl.trans(k_tile), update, held * factor, input_precision=static.precision)
+def carried(held, values, carriers, decays, index, static: tl.constexpr):
+    """The state after a chunk from that before it and the part of the chunk's values that it does not know."""
+    tile = tl.trans(load_carriers(carriers, index, static))
+    return product(tile, values, held * chunk_decay(decays, index, static), static)
 
 
 @triton.jit
-def updates(
-    held,
-    k,
-    v,
-    beta,
-    decays,
-    start,
-    end,
-    v_end,
-    head,
-    index,
-    cols,
-    whole: tl.constexpr,
-    EXACT: tl.constexpr,
-    static: tl.constexpr,
-):
-    """The right side of a chunk's system, and what the state after it needs.
+def unknown(known, v, before, start, end, head, cols, whole: tl.constexpr, static: tl.constexpr):
+    """The part of a chunk's values that the state does not know, ``v - f S^T k`` in float32.
 
     Args:
-      v_end: values from this token on count as zero.
+      known: ``S^T k``.
+      before: ``f``, as ``by_token`` gives it.
+      end: values from this token on count as zero.
       whole: no value of the chunk does.
-      EXACT: the state is not rounded, nor is the right side.
-
-    Returns:
-      ``beta (v - f S^T k)`` in the working dtype or in float32, the keys, the state in the working dtype, the decays to
-      the end of the chunk, and that of the whole chunk.
     """
+    return load_columns(v, start, end, head, cols, whole, static).to(tl.float32) - known * before
+
+
+@triton.jit
+def load_keys(x, start, end, head, static: tl.constexpr):
+    """The queries or keys of a chunk that a value head has."""
     rows = tl.arange(0, static.block_h)
     key_head = head // static.group
-    k_tile = load_tokens(k, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
-    v_tile = load_tokens(v, start, v_end, head, static.heads, static.v_width, cols, static.chunk, whole)
-    decays += index.to(tl.int64) * (2 * static.chunk)
-    before = tl.load(decays + tl.arange(0, static.chunk))
-    after = tl.load(decays + static.chunk + tl.arange(0, static.chunk))
-    factor = tl.load(decays + static.chunk - 1)
-    rounded = held.to(k_tile.dtype)
-    if EXACT:
-        known = times_wide(k_tile, held, None, static)
-    else:
-        known = tl.dot(k_tile, rounded, input_precision=static.precision)
-    values = v_tile.to(tl.float32) - known * before[:, None]
-    if beta is not None:
-        values *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
-    if not EXACT:
-        values = values.to(k_tile.dtype)
-    return values, k_tile, rounded, after, factor
+    return load_tokens(x, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
+
+
+@triton.jit
+def load_carriers(carriers, index, static: tl.constexpr):
+    """The carriers of a chunk and value head."""
+    rows = tl.arange(0, static.block_h)
+    first = index * static.chunk
+    return load_tokens(carriers, first, first + static.chunk, 0, 1, static.width, rows, static.chunk, static.whole)
+
+
+@triton.jit
+def load_decays(decays, index, which: tl.constexpr, static: tl.constexpr):
+    """The decays from the start of a chunk to each token, or to the chunk's end if ``which`` is one."""
+    base = decays + index.to(tl.int64) * (2 * static.chunk)
+    return tl.load(base + which * static.chunk + tl.arange(0, static.chunk))
+
+
+@triton.jit
+def chunk_decay(decays, index, static: tl.constexpr):
+    """The decay of a whole chunk."""
+    return tl.load(decays + index.to(tl.int64) * (2 * static.chunk) + static.chunk - 1)

@@ -10,32 +10,33 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import carried, updates
+from attn_tune.kernels.gated_delta_rule.triton.scan import carried, load_decays, load_keys, unknown
 from attn_tune.kernels.lang.triton.chunks import segments
 from attn_tune.kernels.lang.triton.chunks.segments import place_of, start_of, store_end
-from attn_tune.kernels.lang.triton.chunks.static import Static, load_lower
+from attn_tune.kernels.lang.triton.chunks.static import Static
+from attn_tune.kernels.lang.triton.chunks.turned import by_token, product, turn
 from attn_tune.ops.gated_delta_rule.operands import Operands
 
 
 def segment_starts(operands: Operands, prepared: Prepared, config: ForwardConfig, static: Static) -> jax.Array:
     """The float32 state at the start of each segment ``[B, segments, N, H, V]``."""
     o = operands
-    arrays = (o.k, o.v, o.beta, o.cu_seqlens, prepared.solved, prepared.decays)
+    arrays = (o.k, o.v, o.cu_seqlens, prepared.carriers, prepared.decays)
     return segments.segment_starts("gated_delta_rule", transitions_kernel, arrays, o.initial_state, config, static)
 
 
 @triton.jit
-def transitions_kernel(k, v, beta, cu_seqlens, solved, decays, matrices, ends, static: tl.constexpr):
+def transitions_kernel(k, v, cu_seqlens, carriers, decays, matrices, ends, static: tl.constexpr):
     """One program per tile of columns of ``Z`` or of ``M``, head and segment of a sequence but the last one."""
     sequence, segment, head, begin, end, place, first, last, cols, of_values = place_of(cu_seqlens, static)
-    held = start_of(cols, of_values, static)
+    held = turn(start_of(cols, of_values, static), static)
     v_end = tl.where(of_values, end, 0)
     for chunk in tl.range(first, last):
         start = begin + chunk * static.chunk
         index = (place + chunk) * static.heads + head
-        values, k_tile, _rounded, after, factor = updates(
-            held, k, v, beta, decays, start, end, v_end, head, index, cols, False, False, static
-        )
-        update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
-        held = carried(held, k_tile, update, after, factor, static)
-    store_end(matrices, ends, held, sequence, segment, head, cols, of_values, static)
+        k_tile = load_keys(k, start, end, head, static)
+        before = by_token(load_decays(decays, index, 0, static), static)
+        known = product(k_tile, held.to(k_tile.dtype), None, static)
+        values = unknown(known, v, before, start, v_end, head, cols, False, static).to(k_tile.dtype)
+        held = carried(held, values, carriers, decays, index, static)
+    store_end(matrices, ends, turn(held, static), sequence, segment, head, cols, of_values, static)

@@ -8,6 +8,7 @@ from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig, For
 from attn_tune.kernels.gated_delta_rule.triton.limits import infeasible, is_narrow
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import nearest_feasible
+from attn_tune.kernels.lang.triton.chunks.turned import is_turnable
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.ops.gated_delta_rule.problem import Problem
@@ -19,8 +20,8 @@ _UNITS = 132
 _ENOUGH = 0.75
 # Segments make so many times the work, and are worth it from so many chunks on.
 _WORK, _LONG, _MOST_SEGMENTS = 3, 32, 16
-# Shared memory that three stages of walks need, of 128 rows and 64 tokens; of the forward's, 189952.
-_SHARED = 198656
+# Shared memory that three stages of walks of 64 columns need, of 128 rows and 64 tokens; of the forward's, 213504.
+_SHARED = 214528
 _DOUBLING = ("chunk", "prepare_warps", "block_v", "num_warps", "num_stages", "segments")
 _GRADIENTS = ("pair_warps", "gradient_block_v", "gradient_columns", "gradient_warps", "gradient_stages")
 
@@ -72,7 +73,7 @@ def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     return BackwardConfig(
         chunk=chunk,
         prepare_warps=4,
-        block_v=min(32, _columns(problem, device)),
+        block_v=_wider(problem, device, min(32, _columns(problem, device)), 2),
         num_warps=4,
         num_stages=_stages(problem, device),
         pair_warps=8 if chunk == 64 or wide else 4,
@@ -107,12 +108,18 @@ def _forwards(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
         yield dataclasses.replace(start, chunk=chunk, prepare_warps=warps)
     for chunk, block_v in itertools.product(_chunks(problem), _tiles(problem)):
         for warps, stages in itertools.product((4, 8), tried(ForwardConfig, "num_stages")):
-            yield dataclasses.replace(start, chunk=chunk, block_v=block_v, num_warps=warps, num_stages=stages)
+            walk = {"chunk": chunk, "block_v": block_v, "num_warps": warps, "num_stages": stages}
+            yield dataclasses.replace(start, **walk)
+            if is_turnable(problem, block_v, warps):
+                yield dataclasses.replace(start, **walk, turned=True)
     walks = problem.batch * problem.num_value_heads
     for segments in tried(ForwardConfig, "segments")[1:]:
         if segments * 4 <= _most_segments(problem, start.chunk) and walks * segments <= 4 * (device.units or _UNITS):
             for block_v, stages in itertools.product(_tiles(problem), (1, 2, 3)):
-                yield dataclasses.replace(start, segments=segments, block_v=block_v, num_stages=stages)
+                walk = {"segments": segments, "block_v": block_v, "num_stages": stages}
+                yield dataclasses.replace(start, **walk)
+                if is_turnable(problem, block_v, start.num_warps):
+                    yield dataclasses.replace(start, **walk, turned=True)
 
 
 def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
@@ -125,6 +132,8 @@ def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
             yield dataclasses.replace(base, prepare_warps=warps)
         for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), tried(BackwardConfig, "num_stages")):
             yield dataclasses.replace(base, block_v=block_v, num_warps=warps, num_stages=stages)
+            if is_turnable(problem, block_v, warps):
+                yield dataclasses.replace(base, block_v=block_v, num_warps=warps, num_stages=stages, turned=True)
         for warps, most in itertools.product((4, 8), (None, *tried(BackwardConfig, "gradient_registers"))):
             yield dataclasses.replace(base, pair_warps=warps, gradient_registers=most)
         for columns, stages in itertools.product(tried(BackwardConfig, "gradient_columns"), (1, 2)):
@@ -160,12 +169,12 @@ def _columns(problem: Problem, device: Device) -> int:
     return block
 
 
-def _wider(problem: Problem, device: Device, block_v: int) -> int:
+def _wider(problem: Problem, device: Device, block_v: int, directions: int = 1) -> int:
     """64 columns where walks of 32 are too many to run at one time, each alone on a multiprocessor.
 
     That took 25 % off the forward on an H200 (16/64 heads, 32768 tokens).
     """
-    walks = problem.batch * problem.num_value_heads * -(-problem.v_head_dim // 32)
+    walks = directions * problem.batch * problem.num_value_heads * -(-problem.v_head_dim // 32)
     fills = walks > (device.units or _UNITS) and _stages(problem, device) == 3
     return 64 if block_v == 32 and fills and _is_measured(problem) and problem.v_head_dim > 32 else block_v
 

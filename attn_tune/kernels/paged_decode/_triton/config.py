@@ -9,6 +9,8 @@ from attn_tune.kernels.lang.triton.tiles import Tile
 DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
 
 MOST_PROGRAMS = 4096
+# Rows of a tile that is the narrow operand of its products.
+NARROW = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +23,15 @@ class Config(Tile):
     both, each sequence has one program.
     """
 
+    block_q: Annotated[
+        int,
+        PowerOfTwo(
+            NARROW,
+            512,
+            tried=(8, 16, 32, 64),
+            doc="query rows of a tile; 8 are columns of the products, whose rows are keys and values",
+        ),
+    ]
     num_programs: Annotated[
         int | None,
         Range(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
-from attn_tune.kernels.paged_decode._triton.config import Config
+from attn_tune.kernels.paged_decode._triton.config import NARROW, Config
 from attn_tune.ops.fields.cache import LATENT, SAME, sizes_of, steps
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import Problem
@@ -21,6 +21,7 @@ class Static:
       is_latent: values are the first columns of keys.
       rest, block_r: the other columns of those keys, and the power of two that holds them; 0 is none.
       block_q, block_k: the tile.
+      is_narrow: its rows are columns of the products.
       capacity: tokens that the cache holds of a sequence.
       page_size: tokens of a page; of a contiguous cache its capacity.
       table_width: pages of a sequence in the page table; 0 for a contiguous cache.
@@ -56,6 +57,7 @@ class Static:
     block_r: int
     block_q: int
     block_k: int
+    is_narrow: bool
     capacity: int
     page_size: int
     table_width: int
@@ -110,6 +112,7 @@ def static_of(problem: Problem, config: Config, operands: Operands, *, ptx: bool
         block_r=padded(rest) if rest else 0,
         block_q=config.block_q,
         block_k=config.block_k,
+        is_narrow=config.block_q == NARROW,
         capacity=slots * max(1, table_width),
         page_size=slots,
         table_width=table_width,

@@ -14,6 +14,7 @@ import triton.language as tl
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
 from attn_tune.kernels.paged_decode._triton.schedule import first_key
 from attn_tune.kernels.paged_decode.triton.codes import wide
+from attn_tune.kernels.paged_decode.triton.narrow import walk_narrow
 from attn_tune.kernels.paged_decode.triton.walk import walk
 
 
@@ -22,6 +23,8 @@ def walk_tile(arrays, sequence, kv_head, first_row, length, offset, count, stati
     """The accumulator, denominator and maximum of a tile of rows over ``count`` blocks, from block ``offset`` on."""
     if static.is_latent:
         state = walk_latents(arrays, sequence, first_row, length, offset, count, static)
+    elif static.is_narrow:
+        state = walk_narrow(arrays, sequence, kv_head, first_row, length, offset, count, static)
     else:
         state = walk(arrays, sequence, kv_head, first_row, length, offset, count, static)
     return state

@@ -9,8 +9,8 @@ from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import nearest_first
 from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
 from attn_tune.kernels.lang.triton.tiles import MIN_BLOCK, block_cap, fitted
-from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS, Config
-from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible
+from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS, NARROW, Config
+from attn_tune.kernels.paged_decode.triton.limits import fits, infeasible, lacks_narrow
 from attn_tune.ops.fields.cache import CODES, LATENT
 from attn_tune.ops.paged_decode.problem import Problem, visible_keys
 from attn_tune.schema.device import Device
@@ -95,9 +95,10 @@ def _clustered(problem: Problem, device: Device, tile: Config) -> Config | None:
 
 def adapt(tuned: Problem, problem: Problem, device: Device, config: Config) -> Config:
     """The config of ``tuned`` for ``problem``: as many programs a multiprocessor as there."""
+    is_narrow = config.block_q == NARROW and _can_be_narrow(problem)
     tile = dataclasses.replace(
         config,
-        block_q=min(config.block_q, block_cap(rows(problem))),
+        block_q=config.block_q if is_narrow else min(max(MIN_BLOCK, config.block_q), block_cap(rows(problem))),
         block_k=min(config.block_k, block_cap(problem.kv_len)),
     )
     if config.num_programs is None:
@@ -117,10 +118,14 @@ def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
 def _all(problem: Problem, device: Device) -> Iterator[Config]:
     cap = min(128, block_cap(rows(problem)))
     keys = _most_keys(problem)
-    for block_q, block_k in itertools.product(sorted({cap, max(16, cap // 2)}), (16, 32, 64, 128)):
+    sizes = {cap, max(16, cap // 2)} | ({NARROW} if _can_be_narrow(problem) else set())
+    for block_q, block_k in itertools.product(sorted(sizes), (16, 32, 64, 128)):
         if block_k > block_cap(problem.kv_len):
             continue
         few = (2, 4) if block_k < 128 else (4, 8)
+        if block_q == NARROW and problem.cache_dtype in CODES:
+            # Four warps would take the instructions of a warpgroup, which read wide numbers from shared memory.
+            few = (1, 2)
         for warps, stages in itertools.product(few if block_q <= 32 else (4, 8), (2, 3, 4, 5, 6)):
             tile = Config(block_q=block_q, block_k=block_k, num_warps=warps, num_stages=stages)
             for programs in sorted({_shared(problem, device, tile, each) for each in _TRIED}):
@@ -133,6 +138,10 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
                 is_useful = clusters * cluster <= _MOST_CLUSTERED * units(device) and cluster * block_k <= 2 * keys
                 if is_useful and keys <= 2 * _MOST_KEYS * cluster:
                     yield dataclasses.replace(tile, cluster=cluster)
+
+
+def _can_be_narrow(problem: Problem) -> bool:
+    return rows(problem) <= NARROW and lacks_narrow(problem) is None
 
 
 def _shared(problem: Problem, device: Device, tile: Config, each: int) -> int:

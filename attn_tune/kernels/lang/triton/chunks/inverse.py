@@ -15,8 +15,8 @@ def inverse(a, static: tl.constexpr, PRECISION: tl.constexpr = "tf32x3"):
     It grows no larger than the result. A power series would: of equal keys its terms are binomials.
 
     Args:
-      PRECISION: of products. One pass of tf32 is enough for a result that is rounded to bfloat16, and loses more than
-        a rounding to float16 does.
+      PRECISION: of products. One pass of tf32 is enough where what it is multiplied with is rounded to bfloat16, and
+        loses more than a rounding to float16 does.
     """
     blocks: tl.constexpr = static.chunk // 16
     row = tl.arange(0, 16)[None, :, None]

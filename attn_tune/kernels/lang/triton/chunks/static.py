@@ -32,6 +32,7 @@ class Static:
       whole: no chunk has fewer tokens, and both widths are powers of two.
       segments: parts of a sequence that are walked at one time.
       scale: multiplies the output.
+      turned: walks hold states turned (``turned.py``).
       precision: of products of operands in the working dtype.
       is_wide: the working dtype is float32.
     """
@@ -54,11 +55,12 @@ class Static:
     whole: bool
     segments: int
     scale: float
+    turned: bool
     precision: str
     is_wide: bool
 
 
-def static_of(problem: Recurrent, config: Chunks, block_v: int, segments: int = 1) -> Static:
+def static_of(problem: Recurrent, config: Chunks, block_v: int, segments: int = 1, turned: bool = False) -> Static:
     """The constants of launches with this many columns of the state a program."""
     p = problem
     block_v = min(block_v, padded(p.v_head_dim))
@@ -87,6 +89,7 @@ def static_of(problem: Recurrent, config: Chunks, block_v: int, segments: int = 
         and padded(p.v_head_dim) == p.v_head_dim,
         segments=segments,
         scale=p.scale,
+        turned=turned,
         # Three passes: one pass of tf32 cuts its operands off.
         precision="tf32x3" if is_wide else "tf32",
         is_wide=is_wide,

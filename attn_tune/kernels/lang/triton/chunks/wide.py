@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels.lang.triton.chunks.static import Static, load_lower
+from attn_tune.kernels.lang.triton.chunks.turned import product
 
 
 def parts_of(static: Static) -> int:
@@ -23,27 +24,31 @@ def split(x, dtype: tl.constexpr):
 
 @triton.jit
 def times_wide(a, b, acc, static: tl.constexpr):
-    """``acc + a b`` with ``a`` in the working dtype and ``b`` in float32."""
+    """``acc + a b`` with ``a`` in the working dtype and ``b`` in float32; all but ``a`` may be turned."""
     if static.is_wide:
-        return tl.dot(a, b, acc, input_precision=static.precision)
+        return product(a, b, acc, static)
     else:
         high, low = split(b, a.dtype)
-        return tl.dot(a, high, tl.dot(a, low, acc))
+        return product(a, high, product(a, low, acc, static), static)
 
 
 @triton.jit
-def solve(solved, index, x, dtype: tl.constexpr, acc, TRANSPOSED: tl.constexpr, static: tl.constexpr):
-    """``acc`` and the product of a chunk's inverse, or its transpose, with ``x`` of float32."""
+def times_rounded(a, b, acc, static: tl.constexpr):
+    """As ``times_wide``, but for bfloat16, to which ``b`` is rounded. Of float16 less error is allowed."""
+    if a.dtype == tl.bfloat16:
+        return product(a, b.to(a.dtype), acc, static)
+    else:
+        return times_wide(a, b, acc, static)
+
+
+@triton.jit
+def solve(solved, index, x, dtype: tl.constexpr, static: tl.constexpr):
+    """The product of a chunk's inverse with ``x`` of float32, as ``times_wide``."""
     if static.is_wide:
-        inverse = load_lower(solved, index, static.chunk)
-        if TRANSPOSED:
-            inverse = tl.trans(inverse)
-        return tl.dot(inverse, x, acc, input_precision=static.precision)
+        return product(load_lower(solved, index, static.chunk), x, None, static)
     else:
         inverse = load_lower(solved, 2 * index, static.chunk)
         rest = load_lower(solved, 2 * index + 1, static.chunk)
-        if TRANSPOSED:
-            inverse = tl.trans(inverse)
-            rest = tl.trans(rest)
         high, low = split(x, dtype)
-        return tl.dot(inverse, high, tl.dot(inverse, low, tl.dot(rest, high, acc)))
+        acc = product(inverse, low, product(rest, high, None, static), static)
+        return product(inverse, high, acc, static)

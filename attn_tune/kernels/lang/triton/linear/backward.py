@@ -10,6 +10,7 @@ from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.linear.channel_gradients import differentiate_channels
 from attn_tune.kernels.lang.triton.linear.channels import prepare
 from attn_tune.kernels.lang.triton.linear.config import BackwardConfig, ChannelBackwardConfig
+from attn_tune.kernels.lang.triton.linear.decays import chunk_decays
 from attn_tune.kernels.lang.triton.linear.gradients import differentiate
 from attn_tune.kernels.lang.triton.linear.scan import Tokens
 from attn_tune.kernels.lang.triton.linear.static import static_of
@@ -27,7 +28,8 @@ def backward(problem: Recurrent, config: BackwardConfig, inputs: Any) -> dict[st
         walked = walk(tokens, o.initial_state, inputs.dout, inputs.dstate, config, static)
         dq, dk, dv, dg = differentiate_channels(o, tokens, inputs.dout, walked, config, gradient_static)
     else:
-        tokens = Tokens(q=o.q, k=o.k, v=o.v, g=o.g, mixed=None, factors=None, cu_seqlens=o.cu_seqlens)
+        decays = chunk_decays(o, static)
+        tokens = Tokens(o.q, o.k, o.v, g=o.g, decays=decays, mixed=None, factors=None, cu_seqlens=o.cu_seqlens)
         walked = walk(tokens, o.initial_state, inputs.dout, inputs.dstate, config, static)
         dq, dk, dv, dg = differentiate(o, inputs.dout, walked, config, gradient_static)
     found = {"dq": dq, "dk": dk, "dv": dv}

@@ -62,7 +62,7 @@ def prepare(operands: Any, warps: int, columns: int, static: Static) -> Tokens:
         num_stages=1,
         name="linear_attention_prepare",
     )
-    return Tokens(q=q, k=k, v=o.v, g=None, mixed=mixed, factors=factors, cu_seqlens=o.cu_seqlens)
+    return Tokens(q=q, k=k, v=o.v, g=None, decays=None, mixed=mixed, factors=factors, cu_seqlens=o.cu_seqlens)
 
 
 @triton.jit

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
+from attn_tune.kernels.lang.triton.chunks.config import TURNED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +31,7 @@ class ForwardConfig(Walk):
             "adds to the state",
         ),
     ] = 1
+    turned: Annotated[bool, TURNED] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

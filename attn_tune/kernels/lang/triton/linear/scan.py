@@ -9,9 +9,10 @@ the start to ``i`` and ``e[j]`` that from ``j`` to the end::
 With a gate a channel, ``f`` and ``e`` are multiplied into queries and keys, and the sums over channels in the second
 term are made, by the launch before (``channels.py``).
 
-A program holds some columns of a state in float32 registers and reads every token of its segment once: without segments
-the arrays are read once by each tile of columns, and nothing else is written than the outputs. Of segments, a launch
-before finds what each adds to the state by itself; a program sums those before its own up.
+A program holds some columns of a state in float32 registers, turned or not (``chunks/turned.py``), and reads every
+token of its segment once: without segments the arrays are read once by each tile of columns, and nothing else is
+written than the outputs. Of segments, a launch before finds what each adds to the state by itself; a program sums those
+before its own up.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -26,17 +27,13 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
-from attn_tune.kernels.lang.triton.chunks.decays import decays_between
 from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import load_lower, load_tokens, store_tokens, tokens_of
+from attn_tune.kernels.lang.triton.chunks.turned import by_row, by_token, load_columns, product, turn
 from attn_tune.kernels.lang.triton.chunks.wide import times_wide
 from attn_tune.kernels.lang.triton.linear.config import ForwardConfig
-from attn_tune.kernels.lang.triton.linear.static import (
-    Static,
-    decays_from_start,
-    decays_to_end,
-    log_gates,
-)
+from attn_tune.kernels.lang.triton.linear.decays import decay_of_chunk, load_decays, pair_decays
+from attn_tune.kernels.lang.triton.linear.static import Static
 
 
 class Tokens(NamedTuple):
@@ -47,6 +44,7 @@ class Tokens(NamedTuple):
         end of their chunk.
       v: values ``[R, T, N, V]``.
       g: gates; None without them, and with a gate a channel.
+      decays: those of each chunk (``decays.py``), where there are gates in ``g``.
       mixed: with a gate a channel the decayed products of queries and keys ``[slots, N, chunk, chunk]``.
       factors: with a gate a channel the decay of each chunk, float32 ``[slots, N, H]``.
       cu_seqlens: where sequences begin, of a ragged call.
@@ -56,6 +54,7 @@ class Tokens(NamedTuple):
     k: jax.Array
     v: jax.Array
     g: jax.Array | None
+    decays: jax.Array | None
     mixed: jax.Array | None
     factors: jax.Array | None
     cu_seqlens: jax.Array | None
@@ -80,7 +79,7 @@ def scan(
             segments_kernel,
             t.k,
             t.v,
-            t.g,
+            t.decays,
             t.factors,
             t.cu_seqlens,
             out_types=[
@@ -110,7 +109,7 @@ def scan(
 
 @triton.jit
 def scan_kernel(
-    q, k, v, g, mixed, factors, cu_seqlens, initial_state, added, decayed, out, state, static: tl.constexpr
+    q, k, v, g, decays, mixed, factors, cu_seqlens, initial_state, added, decayed, out, state, static: tl.constexpr
 ):
     """One program per tile of columns, head and segment of a sequence; tokens of no sequence get zeros."""
     tile = tl.program_id(0) % static.tiles
@@ -121,19 +120,19 @@ def scan_kernel(
     first, last = chunks_of(begin, end, segment, static)
     cols = tile * static.block_v + tl.arange(0, static.block_v)
     if sequence >= 0:
-        held = tl.full([static.block_h, static.block_v], 0, tl.float32)
+        held = turn(tl.full([static.block_h, static.block_v], 0, tl.float32), static)
         if initial_state is not None:
-            held = load_state(initial_state, sequence * static.heads + head, cols, static)
+            held = turn(load_state(initial_state, sequence * static.heads + head, cols, static), static)
         if static.segments > 1:
             held = start_of_segment(held, added, decayed, sequence, segment, head, cols, static)
-        arrays = (q, k, v, g, mixed, factors)
+        arrays = (q, k, v, g, decays, mixed, factors)
         for chunk in tl.range(first, last):
             start = begin + chunk * static.chunk
             held = forward_step(held, arrays, out, start, end, head, place + chunk, cols, static)
         # The segment of the last chunk, and the first one of an empty sequence.
         has_end = (last * static.chunk >= end - begin) & ((first < last) | (segment == 0))
         if has_end:
-            store_state(state, sequence * static.heads + head, held, cols, static)
+            store_state(state, sequence * static.heads + head, turn(held, static), cols, static)
     else:
         nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
         for empty in tl.range(first, last):
@@ -142,7 +141,7 @@ def scan_kernel(
 
 
 @triton.jit
-def segments_kernel(k, v, g, factors, cu_seqlens, added, decayed, static: tl.constexpr):
+def segments_kernel(k, v, decays, factors, cu_seqlens, added, decayed, static: tl.constexpr):
     """One program per tile of columns, head and segment of a sequence but the last: what it adds to the state."""
     tile = tl.program_id(0) % static.tiles
     head = tl.program_id(0) // static.tiles % static.heads
@@ -154,17 +153,17 @@ def segments_kernel(k, v, g, factors, cu_seqlens, added, decayed, static: tl.con
     first, last = chunks_of(begin, end, segment, static)
     cols = tile * static.block_v + tl.arange(0, static.block_v)
     rows = tl.arange(0, static.block_h)
-    held = tl.full([static.block_h, static.block_v], 0, tl.float32)
+    held = turn(tl.full([static.block_h, static.block_v], 0, tl.float32), static)
     kept = tl.full([static.block_h], 1.0, tl.float32)
     for chunk in tl.range(first, last):
         start = begin + chunk * static.chunk
         k_tile = load_keys(k, start, end, head, static)
         v_tile = load_values(v, start, end, head, cols, static)
-        after, factor = decays_of_chunk(g, factors, start, end, head, place + chunk, static)
+        after, factor = decays_of_chunk(decays, factors, head, place + chunk, static)
         held = carried(held, k_tile, v_tile, after, factor, 1, static)
         kept *= factor
     index = (sequence * (static.segments - 1) + segment) * static.heads + head
-    store_state(added, index, held, cols, static)
+    store_state(added, index, turn(held, static), cols, static)
     if tile == 0:
         if static.gate == "channel":
             tl.store(decayed + index.to(tl.int64) * static.width + rows, kept, mask=rows < static.width)
@@ -182,18 +181,18 @@ def start_of_segment(held, added, decayed, sequence, segment, head, cols, static
             kept = tl.load(decayed + index.to(tl.int64) * static.width + rows, mask=rows < static.width, other=0.0)
         else:
             kept = tl.load(decayed + index + rows * 0)
-        held = held * kept[:, None] + load_state(added, index, cols, static)
+        held = held * by_row(kept, static) + turn(load_state(added, index, cols, static), static)
     return held
 
 
 @triton.jit
 def forward_step(held, arrays, out, start, end, head, slot, cols, static: tl.constexpr):
     """The state after a chunk; the chunk's outputs are stored."""
-    q, k, v, g, mixed, factors = arrays
+    q, k, v, g, decays, mixed, factors = arrays
     k_tile = load_keys(k, start, end, head, static)
     q_tile = load_keys(q, start, end, head, static)
     v_tile = load_values(v, start, end, head, cols, static)
-    found = tl.dot(q_tile, held.to(q_tile.dtype), input_precision=static.precision)
+    found = product(q_tile, held.to(q_tile.dtype), None, static)
     if static.gate == "channel":
         weights = load_lower(mixed, slot * static.heads + head, static.chunk)
     else:
@@ -202,13 +201,13 @@ def forward_step(held, arrays, out, start, end, head, slot, cols, static: tl.con
             row = tl.arange(0, static.chunk)
             products = tl.where(row[:, None] >= row[None, :], products, 0.0)
         else:
-            gates, resets = log_gates(g, start, end, head, static)
-            products *= decays_between(gates, resets, False, static)
-            found *= decays_from_start(gates, resets)[:, None]
+            products *= pair_decays(g, decays, start, end, slot, head, static)
+            found *= by_token(load_decays(decays, slot, head, 0, static), static)
         weights = products.to(v_tile.dtype)
-    found = tl.dot(weights, v_tile, found, input_precision=static.precision)
-    store_tokens(out, found * static.scale, start, end, head, static.heads, static.v_width, cols, static.chunk)
-    after, factor = decays_of_chunk(g, factors, start, end, head, slot, static)
+    found = product(weights, v_tile, found, static)
+    found = turn((found * static.scale).to(v_tile.dtype), static)
+    store_tokens(out, found, start, end, head, static.heads, static.v_width, cols, static.chunk)
+    after, factor = decays_of_chunk(decays, factors, head, slot, static)
     return carried(held, k_tile, v_tile, after, factor, 1, static)
 
 
@@ -222,23 +221,23 @@ def carried(held, k_tile, v_tile, after, factor, SCALE: tl.constexpr, static: tl
       SCALE: multiplies the products of keys and values.
     """
     if static.gate == "head" or static.gate == "constant":
-        values = v_tile.to(tl.float32) * (after * SCALE)[:, None]
+        values = v_tile.to(tl.float32) * by_token(after * SCALE, static)
         held *= factor
         if static.state_parts == 2:
             return times_wide(tl.trans(k_tile), values, held, static)
         else:
-            return tl.dot(tl.trans(k_tile), values.to(k_tile.dtype), held, input_precision=static.precision)
+            return product(tl.trans(k_tile), values.to(k_tile.dtype), held, static)
     else:
         if static.gate == "channel":
-            held *= factor[:, None]
+            held *= by_row(factor, static)
         if SCALE == 1:
-            return tl.dot(tl.trans(k_tile), v_tile, held, input_precision=static.precision)
+            return product(tl.trans(k_tile), v_tile, held, static)
         else:
-            return held + tl.dot(tl.trans(k_tile), v_tile, input_precision=static.precision) * SCALE
+            return held + product(tl.trans(k_tile), v_tile, None, static) * SCALE
 
 
 @triton.jit
-def decays_of_chunk(g, factors, start, end, head, slot, static: tl.constexpr):
+def decays_of_chunk(decays, factors, head, slot, static: tl.constexpr):
     """The decays that ``carried`` takes."""
     if static.gate == "channel":
         rows = tl.arange(0, static.block_h)
@@ -249,8 +248,8 @@ def decays_of_chunk(g, factors, start, end, head, slot, static: tl.constexpr):
         after = 1.0
         factor = 1.0
     else:
-        gates, resets = log_gates(g, start, end, head, static)
-        after, factor = decays_to_end(gates, resets, static)
+        after = load_decays(decays, slot, head, 1, static)
+        factor = decay_of_chunk(decays, slot, head, static)
     return after, factor
 
 
@@ -265,4 +264,4 @@ def load_keys(x, start, end, head, static: tl.constexpr):
 @triton.jit
 def load_values(x, start, end, head, cols, static: tl.constexpr):
     """Some columns of the values of a chunk, or of what is like them."""
-    return load_tokens(x, start, end, head, static.heads, static.v_width, cols, static.chunk, static.whole)
+    return load_columns(x, start, end, head, cols, static.whole, static)

@@ -34,9 +34,15 @@ class Static(chunks.Static):
     state_parts: int
 
 
-def static_of(problem: Recurrent, config: ForwardConfig | BackwardConfig, block_v: int, segments: int = 1) -> Static:
+def static_of(
+    problem: Recurrent,
+    config: ForwardConfig | BackwardConfig,
+    block_v: int,
+    segments: int = 1,
+    turned: bool = False,
+) -> Static:
     """The constants of launches with this many columns of the state a program."""
-    shared = chunks.static_of(problem, config, block_v, segments)
+    shared = chunks.static_of(problem, config, block_v, segments, turned)
     values = {field.name: getattr(shared, field.name) for field in dataclasses.fields(shared)}
     has_gate_gradients = isinstance(config, BackwardConfig) and problem.gate != "none"
     return Static(

@@ -23,8 +23,9 @@ from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import tokens_of
 from attn_tune.kernels.lang.triton.linear.config import BackwardConfig
+from attn_tune.kernels.lang.triton.linear.decays import load_decays
 from attn_tune.kernels.lang.triton.linear.scan import Tokens, carried, decays_of_chunk, load_keys, load_values
-from attn_tune.kernels.lang.triton.linear.static import Static, decays_from_start, log_gates
+from attn_tune.kernels.lang.triton.linear.static import Static
 
 
 class Walked(NamedTuple):
@@ -59,7 +60,7 @@ def walk(
         t.q,
         t.k,
         t.v,
-        t.g,
+        t.decays,
         t.factors,
         t.cu_seqlens,
         initial_state,
@@ -84,7 +85,7 @@ def walk_kernel(
     q,
     k,
     v,
-    g,
+    decays,
     factors,
     cu_seqlens,
     initial_state,
@@ -115,11 +116,10 @@ def walk_kernel(
             store_parts(gradients, (place + chunk) * static.heads + head, held, cols, static)
             q_tile = load_keys(q, start, end, head, static)
             dout_tile = load_values(dout, start, end, head, cols, static)
-            _, factor = decays_of_chunk(g, factors, start, end, head, place + chunk, static)
+            _, factor = decays_of_chunk(decays, factors, head, place + chunk, static)
             before = 1.0
             if static.gate == "head" or static.gate == "constant":
-                gates, resets = log_gates(g, start, end, head, static)
-                before = decays_from_start(gates, resets)
+                before = load_decays(decays, place + chunk, head, 0, static)
             held = carried(held, q_tile, dout_tile, before, factor, static.scale, static)
         store_state(dinitial_state, sequence * static.heads + head, held, cols, static)
     else:
@@ -130,7 +130,7 @@ def walk_kernel(
             store_parts(states, (place + chunk) * static.heads + head, held, cols, static)
             k_tile = load_keys(k, start, end, head, static)
             v_tile = load_values(v, start, end, head, cols, static)
-            after, factor = decays_of_chunk(g, factors, start, end, head, place + chunk, static)
+            after, factor = decays_of_chunk(decays, factors, head, place + chunk, static)
             held = carried(held, k_tile, v_tile, after, factor, 1, static)
 
 

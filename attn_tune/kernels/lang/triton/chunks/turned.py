@@ -1,0 +1,115 @@
+"""Walks that hold their state turned: columns by rows, so that products take it from registers.
+
+The first operand of a product on a Hopper tensor core may lie in registers, the second is read from shared memory. A
+state ``[rows, cols]`` is always the second one: each chunk writes it there, and then its updates, between barriers.
+Turned, it and what has the shape of values are first operands, and queries, keys and the matrices of a chunk, which
+copies bring to shared memory, second ones. Each warp then holds 16 columns or a multiple.
+"""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+
+import triton
+import triton.language as tl
+
+from attn_tune.kernels.lang.recurrent import Recurrent
+from attn_tune.kernels.lang.triton.chunks.static import load_tokens
+from attn_tune.kernels.lang.triton.device.static import padded
+
+_ROWS = 16
+
+
+def is_turnable(problem: Recurrent, block_v: int, num_warps: int) -> bool:
+    """Whether a turned walk is worth trying: in 16 bits, with as many columns as give each warp its rows of a product.
+
+    Any other is right too.
+    """
+    return problem.dtype != "float32" and num_warps * _ROWS <= min(block_v, padded(problem.v_head_dim))
+
+
+@triton.jit
+def turn(x, static: tl.constexpr):
+    """``x`` with rows and columns exchanged where the walk is turned: from memory to registers, and back."""
+    if static.turned:
+        return tl.trans(x)
+    else:
+        return x
+
+
+@triton.jit
+def load_columns(x, start, end, head, cols, whole: tl.constexpr, static: tl.constexpr):
+    """Some columns of the values of a chunk, or of what is like them, turned if the walk is; zero from ``end`` on.
+
+    Args:
+      whole: no token is at ``end`` or behind it, and no column beyond the width.
+    """
+    if static.turned:
+        # Turned by its addresses, so that a copy to shared memory runs ahead of its use.
+        row = tl.arange(0, static.chunk)
+        base = x + (start.to(tl.int64) * static.heads + head) * static.v_width
+        offsets = row[None, :] * (static.heads * static.v_width) + cols[:, None]
+        if whole:
+            return tl.load(base + offsets)
+        else:
+            inside = (start + row < end)[None, :] & (cols < static.v_width)[:, None]
+            return tl.load(base + offsets, mask=inside, other=0.0)
+    else:
+        return load_tokens(x, start, end, head, static.heads, static.v_width, cols, static.chunk, whole)
+
+
+@triton.jit
+def by_token(x, static: tl.constexpr):
+    """Numbers of a chunk's tokens, to be multiplied with what has the shape of its values."""
+    if static.turned:
+        return x[None, :]
+    else:
+        return x[:, None]
+
+
+@triton.jit
+def by_row(x, static: tl.constexpr):
+    """Numbers of a state's rows, to be multiplied with it."""
+    return turn(x[:, None], static)
+
+
+@triton.jit
+def product(a, b, acc, static: tl.constexpr):
+    """``acc + a b``, where ``b``, ``acc`` and the result are turned if the walk is."""
+    if static.turned:
+        return tl.dot(b, tl.trans(a), acc, input_precision=static.precision)
+    else:
+        return tl.dot(a, b, acc, input_precision=static.precision)
+
+
+@triton.jit
+def by_columns(state, static: tl.constexpr):
+    """A state that ``load_kept`` loaded, columns by rows."""
+    if static.turned:
+        return state
+    else:
+        return tl.trans(state)
+
+
+@triton.jit
+def store_kept(states, index, held, cols, static: tl.constexpr):
+    """Stores some columns of one state as the walk holds it."""
+    places, inside = _places(states, index, tl.arange(0, static.block_h), cols, static)
+    tl.store(places, held.to(states.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def load_kept(states, index, rows, cols, static: tl.constexpr):
+    """Some rows and columns of one state as the walk held it, in its dtype."""
+    places, inside = _places(states, index, rows, cols, static)
+    return tl.load(places, mask=inside, other=0.0)
+
+
+@triton.jit
+def _places(states, index, rows, cols, static: tl.constexpr):
+    base = states + index.to(tl.int64) * (static.width * static.v_width)
+    if static.turned:
+        inside = (cols < static.v_width)[:, None] & (rows < static.width)[None, :]
+        return base + cols[:, None] * static.width + rows[None, :], inside
+    else:
+        inside = (rows < static.width)[:, None] & (cols < static.v_width)[None, :]
+        return base + rows[:, None] * static.v_width + cols[None, :], inside

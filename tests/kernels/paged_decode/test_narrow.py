@@ -1,0 +1,55 @@
+"""Tiles of eight rows of the Triton kernel: where they are refused, that sweeps try them elsewhere, and their rows."""
+
+import dataclasses
+
+import pytest
+
+from attn_tune.devices.identity import device_from_kind
+from attn_tune.kernels.paged_decode._triton.config import NARROW
+from attn_tune.kernels.paged_decode.triton import SPEC
+from attn_tune.ops.paged_decode.problem import Problem
+
+H200 = device_from_kind("nvidia-h200")
+SEARCH = SPEC.searches["fwd"]
+CODES = Problem(
+    batch=4,
+    q_len=1,
+    kv_len=4096,
+    num_q_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    v_head_dim=128,
+    page_size=64,
+    kv_dtype="float8_e4m3fn",
+    kv_scale="tensor",
+)
+
+
+def tried_rows(problem):
+    return {config.block_q for config in SEARCH.candidates[""](problem, H200)}
+
+
+def test_sweeps_try_narrow_tiles_of_few_rows_only():
+    assert tried_rows(CODES) == {NARROW, 16}
+    assert NARROW not in tried_rows(dataclasses.replace(CODES, q_len=4))
+
+
+def test_a_narrow_config_of_few_rows_is_none_of_many():
+    config = dataclasses.replace(SEARCH.heuristic(CODES, H200), block_q=NARROW)
+    assert SEARCH.adapt(CODES, dataclasses.replace(CODES, batch=8), H200, config).block_q == NARROW
+    assert SEARCH.adapt(CODES, dataclasses.replace(CODES, q_len=4), H200, config).block_q == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layout": "latent", "num_kv_heads": 1, "kv_scale": "none"}, "values apart from keys"),
+        ({"dtype": "float32"}, "16-bit queries"),
+        ({"v_head_dim": 33}, "v=33"),
+    ],
+)
+def test_narrow_tiles_are_refused_with_a_reason(changes, words):
+    problem = dataclasses.replace(CODES, **changes)
+    config = dataclasses.replace(SEARCH.heuristic(problem, H200), block_q=NARROW)
+    assert words in SEARCH.infeasible(problem, H200, config)
+    assert NARROW not in tried_rows(problem)
