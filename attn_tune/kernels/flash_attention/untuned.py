@@ -21,7 +21,6 @@ _PLACES: dict[str, dict[str, int]] = {
         "triton": 50,
         "triton_hopper": 45,
         "triton_hopper_fused": 42,
-        "triton_hopper_fused_deterministic": 41,
         "triton_fused": 40,
         "xla": 1,
         "mosaic_gpu": -10,

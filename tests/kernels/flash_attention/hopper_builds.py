@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from triton import knobs
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.flash_attention._hopper_fused import space
-from attn_tune.kernels.flash_attention._hopper_fused.plan import shared_bytes
+from attn_tune.kernels.flash_attention.triton_hopper_fused import space
 from attn_tune.kernels.flash_attention.triton_hopper_fused.backward import backward
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import shared_bytes
 from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
 from tests.kernels.triton_lowered import lower

@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention._hopper_fused import logits, tiles
-from attn_tune.kernels.flash_attention._hopper_fused.plan import num_tiles, plan_of, shared_bytes
-from attn_tune.kernels.flash_attention.triton_hopper_fused import SPEC
-from attn_tune.kernels.flash_attention.triton_hopper_fused_deterministic import SPEC as ORDERED
+from attn_tune.kernels.flash_attention.triton_hopper_fused import SPEC, logits, tiles
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import num_tiles, plan_of, shared_bytes
 from attn_tune.kernels.lang.gluon import device as gluon_device
 from attn_tune.kernels.lang.triton.device.ranges import row_ranges
 from attn_tune.kernels.lang.triton.device.static import static_of
@@ -211,45 +209,6 @@ def test_walks_make_the_weights_of_all_visible_pairs_and_no_others(arrays, block
     seen = _visible(p, ids, counted)[:, None].swapaxes(2, 3)
     expected = np.where(seen, np.exp2(logit[..., : p.q_len] * plan.late_scale), 0)
     np.testing.assert_allclose(found[..., : p.q_len], expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(("block_q", "block_k"), [(64, 128), (128, 128)])
-@pytest.mark.parametrize(
-    ("flags", "lengths"),
-    [
-        ({"T": 300, "S": 200}, None),
-        ({"causal": True, "T": 300, "S": 450}, None),
-        ({"causal": True, "T": 450, "S": 300}, None),
-        ({"window": (70, 20), "T": 700}, None),
-        ({"causal": True, "window": (150, None), "T": 700}, None),
-        ({"has_segments": True, "has_lengths": True, "T": 300, "causal": True}, (1, 256)),
-    ],
-)
-def test_tiles_of_keys_that_add_to_a_row_in_order_wait_for_all_tiles_before_and_no_others(
-    arrays, block_q, block_k, flags, lengths
-):
-    p = problem(**{"B": 2, "N": 4, "K": 2, "H": 64, **flags})
-    assert ORDERED.unsupported(p, "bwd", H200) is None
-    c = config(p, block_q=block_q, block_k=block_k)
-    static = static_of(dataclasses.replace(p, has_segments=False, has_lengths=False), c, ranges=True)
-    plan = plan_of(p, c, static, ordered=True)
-    counted = None if lengths is None else Pointer(np.asarray(lengths))
-    added: dict[tuple[int, ...], int] = {}
-    for tile in range(num_tiles(p, c)):
-        walk = tiles.walk_of.fn(_tensor(tile), None, counted, plan, static)
-        for step in range(int(tiles.steps_of.fn(walk, static))):
-            block, head = tiles.place_of.fn(_tensor(step), walk, static)
-            place = (int(walk.batch), int(head), int(block))
-            assert int(walk.block - tiles.first_block.fn(block, static)) == added.get(place, 0)
-            added[place] = added.get(place, 0) + 1
-    assert 0 < len(added) * 2 <= plan.num_turns
-
-
-def test_a_backward_with_an_order_of_sums_refuses_segments_and_additions_from_registers():
-    packed = problem(has_segments=True)
-    assert "segments" in ORDERED.unsupported(packed, "bwd", H200)
-    assert "staged_dq" in ORDERED.searches["bwd"].infeasible(problem(), H200, config(problem(), staged_dq=False))
-    assert all(c.staged_dq for c in ORDERED.searches["bwd"].candidates[""](problem(), H200))
 
 
 def test_the_fused_backward_for_hopper_drops_the_weights_that_the_op_drops(arrays):

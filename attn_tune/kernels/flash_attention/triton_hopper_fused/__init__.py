@@ -1,9 +1,9 @@
 """The backward of flash attention for Hopper in one launch, in Triton's Gluon: copies, products and dq side by side."""
 
 from attn_tune.kernels.flash_attention import searches
-from attn_tune.kernels.flash_attention._hopper_fused import space
-from attn_tune.kernels.flash_attention._hopper_fused.config import BackwardConfig
-from attn_tune.kernels.flash_attention._hopper_fused.limits import infeasible, unsupported
+from attn_tune.kernels.flash_attention.triton_hopper_fused import space
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import BackwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper_fused.limits import infeasible, unsupported
 from attn_tune.kernels.spec import KernelSpec
 
 SPEC = KernelSpec(

@@ -2,12 +2,12 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from attn_tune.kernels.flash_attention._hopper_fused.config import ROWS, BackwardConfig
-from attn_tune.kernels.flash_attention._hopper_fused.limits import infeasible, ordered_infeasible
-from attn_tune.kernels.flash_attention._hopper_fused.plan import num_tiles
 from attn_tune.kernels.flash_attention.costs import units
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import ROWS, BackwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper_fused.limits import infeasible
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import num_tiles
 from attn_tune.kernels.knobs import tried
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
@@ -38,19 +38,8 @@ def adapt(tuned: Problem, problem: Problem, device: Device, config: BackwardConf
 
 def candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
     """Both tiles of rows, stages, and both ways to add dq, to make it and to begin a step."""
-    return _feasible(problem, device, infeasible)
-
-
-def ordered_candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
-    """Those whose additions to dq can have an order."""
-    return _feasible(problem, device, ordered_infeasible)
-
-
-def _feasible(
-    problem: Problem, device: Device, refused: Callable[[Problem, Device, BackwardConfig], str | None]
-) -> tuple[BackwardConfig, ...]:
     start = heuristic(problem, device)
-    feasible = [c for c in _all(problem, device, start) if refused(problem, device, c) is None]
+    feasible = [c for c in _all(problem, device, start) if infeasible(problem, device, c) is None]
     return (start, *sorted((c for c in feasible if c != start), key=lambda c: _distance(start, c)))
 
 

@@ -10,8 +10,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from attn_tune.kernels.flash_attention._hopper_fused.config import WARPS
-from attn_tune.kernels.flash_attention._hopper_fused.plan import PLACE_SLOTS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import WARPS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import PLACE_SLOTS
 from attn_tune.kernels.lang.gluon.device import load_scalar, store_scalar
 from attn_tune.kernels.lang.triton.device.ranges import WIDTH
 
@@ -126,12 +126,3 @@ def slot_of(count, SLOTS: gl.constexpr):
     """The slot of a program's step, and the phase of its barriers. Without a sign these are a mask and a shift."""
     count = count.to(gl.uint32)
     return (count % SLOTS).to(gl.int32), (count // SLOTS & 1).to(gl.int32)
-
-
-@gluon.jit
-def first_block(block, static: gl.constexpr):
-    """The first tile of keys that walks a tile of rows, without segments."""
-    first = block * 0
-    if static.skips_left:
-        first = gl.maximum(block * static.block_q - static.left + static.offset, 0) // static.block_k
-    return first

@@ -15,15 +15,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from attn_tune.kernels.flash_attention._hopper_fused.config import CONSUMERS, ROWS
-from attn_tune.kernels.flash_attention._hopper_fused.logits import load_columns, load_seeds
-from attn_tune.kernels.flash_attention._hopper_fused.products import end_turn, multiply_keys
-from attn_tune.kernels.flash_attention._hopper_fused.steps import (
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.logits import load_columns, load_seeds
+from attn_tune.kernels.flash_attention.triton_hopper_fused.products import multiply_keys
+from attn_tune.kernels.flash_attention.triton_hopper_fused.steps import (
     add_last,
     differentiate_late,
     differentiate_rows,
 )
-from attn_tune.kernels.flash_attention._hopper_fused.tiles import (
+from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import (
     place_of,
     publish_place,
     receive_place,
@@ -167,7 +167,7 @@ def differentiate(
 ):
     """Makes dk and dv of 64 keys, or half of their columns, and of each tile of rows half of what is added to dq."""
     dk_desc, dv_desc, dq_desc = descriptors
-    ranges, lengths, q_segments, kv_segments, dropout, sums = pointers
+    ranges, lengths, q_segments, kv_segments, dropout, dq = pointers
     count = 0
     turn = 0
     place = receive_place(turn, buffers, barriers)
@@ -186,7 +186,7 @@ def differentiate(
             product = multiply_keys(CONSUMER, count, steps > 0, buffers, barriers, plan, static, layouts)
             product = warpgroup_mma_wait(0, deps=[product])
         mbarrier.wait(barriers.v_full.index(0), turn & 1)
-        of_dq = (q_segments, seeds, dq_desc, sums)
+        of_dq = (q_segments, seeds, dq_desc, dq)
         for step in range(steps):
             carried = (dk_acc, dv_acc, product)
             numbers = (step, steps, count + step)
@@ -202,8 +202,6 @@ def differentiate(
         if plan.late_dq:
             add_last(CONSUMER, steps, count, walk, of_dq, buffers, barriers, plan, static, layouts)
         mbarrier.arrive(barriers.k_empty.index(0))
-        if plan.ordered and steps > 0:
-            end_turn(CONSUMER, steps - 1, walk, sums[1], static)
         slot = buffers.out.index(CONSUMER)
         tile = slot.reshape([_ROWS, plan.width])
         column = walk.kv_head * static.head_dim + (CONSUMER - OWN_KEYS) * plan.width

@@ -13,16 +13,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from attn_tune.kernels.flash_attention._hopper_fused.config import CONSUMERS, ROWS
-from attn_tune.kernels.flash_attention._hopper_fused.logits import kept, squash, weights_of
-from attn_tune.kernels.flash_attention._hopper_fused.plan import DS_SLOTS
-from attn_tune.kernels.flash_attention._hopper_fused.products import (
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.logits import kept, squash, weights_of
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import DS_SLOTS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.products import (
     add_share,
     multiply_keys,
     multiply_rows,
     multiply_share,
 )
-from attn_tune.kernels.flash_attention._hopper_fused.tiles import place_of, slot_of
+from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import place_of, slot_of
 
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
@@ -46,7 +46,7 @@ def differentiate_rows(
     """One step: a tile of rows of one head. ``carried``: dk, dv and, with ``plan.ahead``, this step's k.q."""
     dk_acc, dv_acc, product = carried
     step, steps, count = numbers
-    q_segments, seeds, dq_desc, sums = pointers
+    q_segments, seeds, dq_desc, dq = pointers
     block, head = place_of(step, walk, static)
     slot, _ = slot_of(count, plan.stages)
     ds_slot, ds_phase = slot_of(count, _DS_SLOTS)
@@ -119,7 +119,7 @@ def differentiate_rows(
         started = multiply_keys(CONSUMER, count + 1, more, buffers, barriers, plan, static, layouts)
     for i in gl.static_range(PARTS):
         share = warpgroup_mma_wait(plan.key_tiles * (PARTS - 1 - i) + plan.ahead, deps=[shares[i]])
-        add_share(CONSUMER, i, share, step, walk, dq_desc, sums, buffers, plan, static, layouts)
+        add_share(CONSUMER, i, share, step, walk, dq_desc, dq, buffers, plan, static, layouts)
     if plan.ahead:
         # Here and not where it is wanted: in flight at the end of a loop, ptxas would wait for every instruction.
         product = warpgroup_mma_wait(0, deps=[started])
@@ -147,7 +147,7 @@ def differentiate_late(
     """
     dk_acc, dv_acc, product = carried
     step, steps, count = numbers
-    q_segments, seeds, dq_desc, sums = pointers
+    q_segments, seeds, dq_desc, dq = pointers
     block, head = place_of(step, walk, static)
     slot, _ = slot_of(count, plan.stages)
     ds_slot, _ = slot_of(count, _DS_SLOTS)
@@ -174,7 +174,7 @@ def differentiate_late(
     dv_acc = warpgroup_mma(used, dout_tile, dv_acc, is_async=True)
     share = warpgroup_mma_wait(1, deps=[share])
     if step > 0:
-        add_share(CONSUMER, 0, share, step - 1, walk, dq_desc, sums, buffers, plan, static, layouts)
+        add_share(CONSUMER, 0, share, step - 1, walk, dq_desc, dq, buffers, plan, static, layouts)
     if plan.rows > _ROWS:
         # Registers of the weights that dv is made of are wanted now.
         dv_acc = warpgroup_mma_wait(0, deps=[dv_acc])
@@ -231,8 +231,8 @@ def add_last(
     layouts: gl.constexpr,
 ):
     """Adds dq of a walk's last step, where each step adds that of the one before; ``count`` steps are done."""
-    _, _, dq_desc, sums = pointers
+    _, _, dq_desc, dq = pointers
     if steps > 0:
         share = multiply_before(CONSUMER, count, buffers, barriers, plan, static, layouts)
         share = warpgroup_mma_wait(0, deps=[share])
-        add_share(CONSUMER, 0, share, steps - 1, walk, dq_desc, sums, buffers, plan, static, layouts)
+        add_share(CONSUMER, 0, share, steps - 1, walk, dq_desc, dq, buffers, plan, static, layouts)

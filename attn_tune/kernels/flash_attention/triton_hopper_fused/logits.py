@@ -8,7 +8,7 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from attn_tune.kernels.flash_attention._hopper_fused.config import ROWS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import ROWS
 from attn_tune.kernels.lang.gluon.device import approximate, mix
 
 LOG2E = gl.constexpr(1.4426950408889634)

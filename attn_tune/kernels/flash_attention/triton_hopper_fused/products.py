@@ -8,9 +8,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma
 
-from attn_tune.kernels.flash_attention._hopper_fused.config import CONSUMERS, ROWS
-from attn_tune.kernels.flash_attention._hopper_fused.tiles import first_block, place_of, slot_of
-from attn_tune.kernels.lang.gluon.names import synchronize
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import place_of, slot_of
 
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
@@ -84,14 +83,13 @@ def add_share(
     step,
     walk,
     dq_desc,
-    sums,
+    dq,
     buffers,
     plan: gl.constexpr,
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
     """Adds one part of this group's half of dq of a walk's ``step`` to the sums in device memory."""
-    dq, turns = sums
     block, head = place_of(step, walk, static)
     first = block * static.block_q
     column = head * static.head_dim + PART * _ROWS
@@ -101,13 +99,8 @@ def add_share(
         column += CONSUMER * plan.dq_parts * _ROWS
     if plan.staged_dq:
         slot = buffers.dq.index(CONSUMER)
-        if plan.ordered and PART == 0:
-            if step > 0:
-                end_turn(CONSUMER, step - 1, walk, turns, static)
-            _await_turn(CONSUMER, step, walk, turns, static)
-        else:
-            # The part before must have left.
-            tma.store_wait(0)
+        # The part before must have left.
+        tma.store_wait(0)
         slot.reshape([_ROWS, _ROWS]).store(share)
         fence_async_shared()
         tma.async_atomic_add(dq_desc, [walk.batch, first, column], slot)
@@ -121,32 +114,3 @@ def add_share(
             gl.atomic_add(places, share, mask=(row < static.q_len)[:, None], sem="relaxed")
         else:
             gl.atomic_add(places, share, sem="relaxed")
-
-
-@gluon.jit
-def end_turn(CONSUMER: gl.constexpr, step, walk, turns, static: gl.constexpr):
-    """Waits until all of this group's additions are in device memory, and counts that of ``step``."""
-    tma.store_wait(0, read_only=False)
-    synchronize()
-    gl.atomic_add(turns + _turn_of(CONSUMER, step, walk, static), 1, sem="release")
-
-
-@gluon.jit
-def _await_turn(CONSUMER: gl.constexpr, step, walk, turns, static: gl.constexpr):
-    """Waits until all tiles of keys before this one that see the rows of ``step`` have added theirs.
-
-    Programs take tiles in their order, so the first of those that wait never waits for one that has not begun.
-    """
-    counter = turns + _turn_of(CONSUMER, step, walk, static)
-    block, _ = place_of(step, walk, static)
-    before = walk.block - first_block(block, static)
-    # Volatile loads go to the L2 cache, where the sums are too.
-    while gl.load(counter, volatile=True) < before:
-        pass
-
-
-@gluon.jit
-def _turn_of(CONSUMER: gl.constexpr, step, walk, static: gl.constexpr):
-    """The counter of additions to a tile of rows, of one head, by one group of warps."""
-    block, head = place_of(step, walk, static)
-    return ((walk.batch * static.num_q_heads + head) * static.q_blocks + block) * _CONSUMERS + CONSUMER

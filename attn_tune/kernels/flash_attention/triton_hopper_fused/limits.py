@@ -1,8 +1,8 @@
 """Problems that the fused backward for Hopper refuses, and tiles that cannot fit."""
 
-from attn_tune.kernels.flash_attention._hopper_fused.config import ROWS, BackwardConfig
-from attn_tune.kernels.flash_attention._hopper_fused.plan import dq_columns, rows, shared_bytes, width
 from attn_tune.kernels.flash_attention.costs import units
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import ROWS, BackwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import dq_columns, rows, shared_bytes, width
 from attn_tune.kernels.lang.triton.limits import refuses_triton, shared_limit
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
@@ -53,20 +53,6 @@ def infeasible(problem: Problem, device: Device, config: BackwardConfig) -> str 
     if config.num_programs > units(device):
         return f"its {config.num_programs} programs want a multiprocessor each; {device} has {units(device)}"
     return None
-
-
-def ordered_unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """As ``unsupported``, of the kernel whose additions have an order."""
-    if problem.has_segments and not problem.has_lengths:
-        return "it has no segments: which tiles of keys add to a row is known to all programs without them alone"
-    return unsupported(problem, direction, device)
-
-
-def ordered_infeasible(problem: Problem, device: Device, config: BackwardConfig) -> str | None:
-    """As ``infeasible``, of the kernel whose additions have an order."""
-    if not config.staged_dq:
-        return "additions from registers have no order: staged_dq must be True"
-    return infeasible(problem, device, config)
 
 
 def registers(problem: Problem, config: BackwardConfig) -> int:

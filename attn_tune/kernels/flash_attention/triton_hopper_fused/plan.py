@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from attn_tune.kernels.flash_attention._hopper_fused.config import CONSUMERS, ROWS, BackwardConfig
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS, BackwardConfig
 from attn_tune.kernels.lang.triton.device.static import LOG2E, Static
 from attn_tune.ops.flash_attention.problem import Problem
 
@@ -33,8 +33,6 @@ class Plan:
       splits_rows: a group of warps makes dq of half of a tile's rows; else half of the columns of all its rows.
       dq_parts: parts, of 64 columns each, in which a group of warps makes its half of dq.
       staged_dq, ahead, late_dq: as in the config.
-      ordered: tiles of keys add to dq in their order.
-      num_turns: counters of additions to dq: of each tile of rows, head and group of warps. One where none counts.
       has_lengths: keys count up to their lengths, which are given.
       masks_end: some tile of keys has keys that are none, or do not count.
       masks_edge: some tile crosses the causal or window edge.
@@ -57,15 +55,13 @@ class Plan:
     staged_dq: bool
     ahead: bool
     late_dq: bool
-    ordered: bool
-    num_turns: int
     has_lengths: bool
     masks_end: bool
     masks_edge: bool
     late_scale: float
 
 
-def plan_of(problem: Problem, config: BackwardConfig, static: Static, *, ordered: bool = False) -> Plan:
+def plan_of(problem: Problem, config: BackwardConfig, static: Static) -> Plan:
     """The plan of one launch."""
     return Plan(
         batch=problem.batch,
@@ -84,8 +80,6 @@ def plan_of(problem: Problem, config: BackwardConfig, static: Static, *, ordered
         staged_dq=config.staged_dq,
         ahead=config.ahead,
         late_dq=config.late_dq,
-        ordered=ordered,
-        num_turns=problem.batch * problem.num_q_heads * static.q_blocks * CONSUMERS if ordered else 1,
         has_lengths=problem.has_lengths,
         masks_end=problem.has_lengths or static.ragged_k,
         masks_edge=problem.bounds != (None, None),
