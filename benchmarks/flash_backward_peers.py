@@ -23,6 +23,12 @@ _POINTS: Mapping[str, str] = {
     "h128 full 1x16k 16/16": "b=1 t=16384 s=16384 n=16 k=16 h=128 v=128 dtype=bfloat16",
     "h128 causal 1x32k 32/8": "b=1 t=32768 s=32768 n=32 k=8 h=128 v=128 dtype=bfloat16 causal=1",
     "h64 full 4x4k 32/32": "b=4 t=4096 s=4096 n=32 k=32 h=64 v=64 dtype=bfloat16",
+    "h64 causal 4x4k 32/32": "b=4 t=4096 s=4096 n=32 k=32 h=64 v=64 dtype=bfloat16 causal=1",
+    "h64 causal 2x4k 64/8": "b=2 t=4096 s=4096 n=64 k=8 h=64 v=64 dtype=bfloat16 causal=1",
+    "h64 full 4x4k 32/8": "b=4 t=4096 s=4096 n=32 k=8 h=64 v=64 dtype=bfloat16",
+    "h64 causal 1x32k 32/8": "b=1 t=32768 s=32768 n=32 k=8 h=64 v=64 dtype=bfloat16 causal=1",
+    "h64 causal 1x4k 32/8": "b=1 t=4096 s=4096 n=32 k=8 h=64 v=64 dtype=bfloat16 causal=1",
+    "h64 causal 16x1k 32/8": "b=16 t=1024 s=1024 n=32 k=8 h=64 v=64 dtype=bfloat16 causal=1",
     "h128 causal 4x4k 16/16": "b=4 t=4096 s=4096 n=16 k=16 h=128 v=128 dtype=bfloat16 causal=1",
     "h256 causal 4x4k 8/8": "b=4 t=4096 s=4096 n=8 k=8 h=256 v=256 dtype=bfloat16 causal=1",
 }
@@ -32,6 +38,7 @@ _HOPPER = "triton_hopper_fused"
 _CHANGES: Sequence[Mapping[str, Any]] = [
     {"ahead": True, "late_dq": True, "num_stages": 2},
     {"ahead": False, "late_dq": True, "num_stages": 2},
+    {"ahead": True, "late_dq": False, "num_stages": 2},
 ]
 
 

@@ -175,7 +175,7 @@ def _visible(p, ids, lengths):
 def test_walks_make_the_weights_of_all_visible_pairs_and_no_others(arrays, block_q, block_k, flags, runs, lengths):
     p = problem(**{"B": 2, "N": 4, "K": 2, "T": 256, "H": 64, **flags})
     masked = dataclasses.replace(p, has_segments=runs is not None, has_lengths=False)
-    c = config(p, block_q=block_q, block_k=block_k)
+    c = config(p, block_q=block_q, block_k=block_k, late_dq=block_k > 64)
     static = static_of(masked, c, ranges=True)
     plan = plan_of(p, c, static)
     rng = np.random.default_rng(0)
