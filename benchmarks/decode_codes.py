@@ -6,8 +6,9 @@ Every point is raced in one group: the untuned configs of both caches, others of
 that reads as many bytes as the codes have; once behind the flush of every measurement, which writes, and once behind
 one that reads a second buffer afterwards, so that no line of the last-level cache is dirty when a kernel starts: a line
 that is written back costs the kernel that displaces it. Outputs are judged at points of few tokens, as errors over what
-is allowed; elsewhere they are compared with the untuned config's. ``--judge`` judges narrow configs on feature problems
-instead. ``--compile`` only fills Triton's cache, with so many processes, and needs no GPU.
+is allowed; elsewhere they are compared with the untuned config's. ``--other`` races fewer configs on caches of codes of
+other kinds, ``--judge`` judges narrow configs on feature problems instead. ``--compile`` only fills Triton's cache,
+with so many processes, and needs no GPU.
 """
 
 import argparse
@@ -44,8 +45,10 @@ def tile(rows: dict[str, Any], block_k: int, num_warps: int, num_stages: int, ea
     return {**rows, "block_k": block_k, "num_warps": num_warps, "num_stages": num_stages, "each": each, **more}
 
 
+# What the untuned config was before tiles of eight rows.
+BEFORE = (tile(WIDE, 128, 4, 5, 2), tile(WIDE, 128, 4, 5, None))
 # The first ones of each cache are raced at every point, all of them at the first.
-FEW = {"16 bits": 3, "float8": 7, "float8 by heads": 1}
+FEW = {"16 bits": 3, "float8": 9, "float8 by heads": 3}
 TILES = {
     "16 bits": (
         tile(NARROW, 64, 4, 5, 2),
@@ -58,6 +61,7 @@ TILES = {
         tile(NARROW, 128, 4, 4, 1),
     ),
     "float8": (
+        *BEFORE,
         tile(NARROW, 64, 2, 6, 4),
         tile(NARROW, 32, 2, 8, 6),
         tile(NARROW, 32, 1, 8, 8),
@@ -74,29 +78,47 @@ TILES = {
 }
 # Keys of a tile, warps and stages of narrow ones of clusters, which are raced where the untuned config has a cluster.
 CLUSTERED = {"16 bits": ((128, 4, 3), (64, 4, 3), (32, 2, 4)), "float8": ((64, 2, 3), (32, 2, 4), (32, 1, 4))}
-TILES["float8 by heads"] = TILES["float8"][:3]
+TILES["float8 by heads"] = TILES["float8"][:5]
 POINTS = ("32x4k", "4x4k", "1x64k", "8x32k", "64x2k", "1x1k")
+# Changes of a problem by the name behind a point's size, and points of them.
+CHANGES = {
+    "uneven": {"workload": "exp"},
+    "two": {"q_len": 2},
+    "h64": {"head_dim": 64, "v_head_dim": 64},
+    "contiguous": {"page_size": 0},
+    "pages16": {"page_size": 16},
+    "tokens": {"kv_scale": "token"},
+    "int8": {"kv_dtype": "int8"},
+}
+OTHER_POINTS = (
+    *("32x4k uneven", "4x4k uneven", "8x32k uneven", "32x4k two", "4x4k two", "32x4k h64", "4x4k h64", "32x4k tokens"),
+    *("32x4k int8", "4x4k pages16", "32x4k contiguous", "4x4k contiguous", "32x4k", "4x4k", "1x4k", "1x2k", "4x1k"),
+)
+OTHER_TILES = (*BEFORE, tile(NARROW, 64, 2, 6, 4), tile(NARROW, 64, 2, 6, None))
+# What a sweep before tiles of eight rows found at points without a change.
+SWEPT = (tile(WIDE, 64, 2, 5, 2), tile(WIDE, 64, 2, 5, 8))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--points", default=",".join(POINTS), help="batch x length, with commas between them")
+    parser.add_argument("--points", help="batch x length, and a change; with commas between them")
+    parser.add_argument("--other", action="store_true", help="race codes of other kinds, behind a flush that writes")
     parser.add_argument("--judge", action="store_true", help="judge narrow configs on feature problems instead")
     parser.add_argument("--compile", type=int, help="compile in so many processes, and do no more")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    points = args.points.split(",")
+    points = args.points.split(",") if args.points else OTHER_POINTS if args.other else POINTS
     judged = list(judged_problems()) if args.judge else []
     if args.compile:
-        work = judged or [one for point in points for one in configs_of(point)]
+        work = judged or [one for point in points for one in configs_of(point, args.other)]
         with ProcessPoolExecutor(args.compile, mp_context=get_context("spawn")) as pool:
             for said in pool.map(compiled, work):
                 print(said, flush=True)
         return 0
     rows = []
     for point in [] if judged else points:
-        rows.append(raced(point, args.rounds))
+        rows.append(raced(point, args.rounds, args.other))
         if args.out is not None:
             args.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     return sum([not judge(*case) for case in judged])
@@ -108,10 +130,11 @@ def problem_of(point: str, cache: str) -> Any:
     from attn_tune.schema.signature import Signature
 
     op = get_op("paged_decode")
-    batch, _, length = point.partition("x")
+    size, _, change = point.partition(" ")
+    batch, _, length = size.partition("x")
     keys = int(length.removesuffix("k")) * 1024
     text = f"paged_decode/v1 b={batch} t=1 s={keys} n=32 k={HEADS} h=128 v=128 page=64 {JUDGED[cache]}"
-    return op.from_signature(Signature.parse(text, op.fields))
+    return dataclasses.replace(op.from_signature(Signature.parse(text, op.fields)), **CHANGES.get(change, {}))
 
 
 def search() -> Any:
@@ -128,12 +151,13 @@ def device() -> Any:
     return Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=UNITS)
 
 
-def configs_of(point: str) -> Iterator[tuple[str, Any, Any]]:
+def configs_of(point: str, other: bool) -> Iterator[tuple[str, Any, Any]]:
     """A cache, the problem and a config, for each that is raced; the untuned ones first."""
-    for cache in CACHES:
+    for cache in ("float8",) if other else CACHES:
         problem = problem_of(point, cache)
         seen = [search().heuristic(problem, device())]
-        for knobs in TILES[cache] if point == POINTS[0] else TILES[cache][: FEW[cache]]:
+        tiles = TILES[cache] if point == POINTS[0] else TILES[cache][: FEW[cache]]
+        for knobs in (OTHER_TILES if " " in point else OTHER_TILES + SWEPT) if other else tiles:
             each = knobs["each"]
             if each is not None or problem.batch * HEADS >= UNITS:
                 own = {name: value for name, value in knobs.items() if name != "each"}
@@ -230,7 +254,7 @@ def errors_of(problem: Any, outputs: Any, answers: list[Any]) -> Any:
     return compare(outputs, *answers, get_op("paged_decode").outputs(problem, "fwd"))
 
 
-def raced(point: str, rounds: int) -> dict[str, Any]:
+def raced(point: str, rounds: int, other: bool) -> dict[str, Any]:
     """Microseconds of every config at a point, by flush, and the errors of its outputs."""
     import jax
     import numpy as np
@@ -243,7 +267,7 @@ def raced(point: str, rounds: int) -> dict[str, Any]:
     from attn_tune.tuner.work.timers.choose import choose_timer
 
     runs, notes, operands, first, answers = {}, {}, {}, {}, {}
-    for cache, problem, config in configs_of(point):
+    for cache, problem, config in configs_of(point, other):
         if cache not in operands:
             operands[cache] = jax.jit(functools.partial(load(get_op("paged_decode").inputs), problem, "fwd"))(0)
             if problem.batch * problem.kv_len <= MOST_JUDGED:
@@ -265,14 +289,15 @@ def raced(point: str, rounds: int) -> dict[str, Any]:
     function, given = read(problem, operands["float8"])
     runs["read as many bytes as float8 has"] = functools.partial(jax.jit(function).lower(*given).compile(), *given)
     timer, policy, times = choose_timer(), MeasurePolicy(rounds=rounds, rounds_max_s=10.0), {}
-    for kind, flush in flushes().items():
+    for kind, flush in list(flushes().items())[: 1 if other else None]:
         measured = race(list(runs.values()), timer=timer, policy=policy, flush=flush, round_id=point).measurements
         times[kind] = {name: round(m.median_ns / 1e3, 2) for name, m in zip(runs, measured, strict=True)}
         best = [
             min((us for name, us in times[kind].items() if name.startswith(f"{c}:")), default=math.nan)
             for c in ("16 bits", "float8")
         ]
-        print(f"== {point}, flush by {kind}: best of 16 bits over best of float8 {best[0] / best[1]:.3f}")
+        about = "" if other else f": best of 16 bits over best of float8 {best[0] / best[1]:.3f}"
+        print(f"== {point}, flush by {kind}{about}")
         for name, us in times[kind].items():
             print(f"{us:9.2f}  {notes.get(name, ''):22.22s} {name}", flush=True)
     return {"point": point, "us": times, "errors": notes}

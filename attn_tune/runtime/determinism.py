@@ -17,7 +17,7 @@ class Determinism(enum.StrEnum):
 
     ``REQUIRED`` (``1``): no such kernel runs, not even one asked for by name. ``USUAL`` (the default): one runs if it
     is asked for by name, and is never the answer to an open question. ``WAIVED`` (``0``): it answers open questions
-    too where a pack says that it is the best; untuned it still does not.
+    too: where a pack says that it is the best, and untuned where it is the first of its op's order.
     """
 
     REQUIRED = "required"
@@ -37,6 +37,6 @@ def determinism_of(environ: Mapping[str, str]) -> Determinism:
     value = environ.get(VARIABLE, "").strip()
     if value not in _VALUES:
         raise UsageError(
-            f"{VARIABLE} must be 1 (nothing that is not deterministic), 0 (what packs have) or unset, got {value!r}"
+            f"{VARIABLE} must be 1 (nothing that is not deterministic), 0 (what is fastest) or unset, got {value!r}"
         )
     return _VALUES[value]

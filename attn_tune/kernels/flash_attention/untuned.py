@@ -40,7 +40,14 @@ _PLACES: dict[str, dict[str, int]] = {
 }
 KNOWN = frozenset(kernel for places in _PLACES.values() for kernel in places)
 # The kernels that ``_order`` may hold.
-_TIMED = ("cudnn", "triton_split", "triton", "triton_hopper")
+_TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fused")
+# `triton_hopper_fused` has no fitted figures. In a race (benchmarks/results/h200/flash_backward.json) it took this part
+# of cuDNN's time, with so many tokens of all key heads, in sequences so long; 4 query heads shared a key head.
+_FUSED_OF_CUDNN = 0.82
+_FUSED_TOKENS, _FUSED_LENGTH, _FUSED_GROUPS = 131072, 4096, range(2, 5)
+# What a problem has that has nothing but a causal mask.
+_SIZES = ("batch", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "v_head_dim", "scale", "dtype")
+_SIZES += ("needs_lse", "has_lse_gradient")
 # The place of the first kernel that goes by its expected time.
 _FIRST = 70
 # Microseconds up to which reading all keys of packed documents takes less than finding those that count.
@@ -93,7 +100,18 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
         "triton": sum(_triton_us(problem, device, column) for column in (1, 2)),
         "cudnn": costs.launch_us(costs.Launch("cudnn/bwd", ()), problem, device),
     }
-    return {k: us + costs.call_us(f"{k}/bwd", problem) for k, us in launches.items()}
+    found = {k: us + costs.call_us(f"{k}/bwd", problem) for k, us in launches.items()}
+    if _fused_was_raced(problem):
+        found["triton_hopper_fused"] = _FUSED_OF_CUDNN * found["cudnn"]
+    return found
+
+
+def _fused_was_raced(problem: Problem) -> bool:
+    """Whether ``triton_hopper_fused`` was raced at the like: long causal rows, heads of 64 that share keys."""
+    plain = Problem(**{name: getattr(problem, name) for name in _SIZES}, causal=True)
+    is_long = problem.q_len == problem.kv_len >= _FUSED_LENGTH
+    is_long &= problem.batch * problem.num_kv_heads * problem.kv_len >= _FUSED_TOKENS
+    return problem == plain and is_long and costs.width(problem) == 64 and problem.group_size in _FUSED_GROUPS
 
 
 def _triton_us(problem: Problem, device: Device, column: int) -> float:

@@ -26,7 +26,7 @@ from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
 from attn_tune.schema.signature import Signature
 
 AUTO = "auto"
-_LEAVE = f"ask for it by name, or let packs choose it with {VARIABLE}=0"
+_LEAVE = f"ask for it by name, or allow such with {VARIABLE}=0"
 
 
 class Question:
@@ -78,14 +78,10 @@ class Question:
             self._refusals[spec.name] = reason
         return self._refusals[spec.name]
 
-    def reluctance_of(self, spec: KernelSpec, *, untuned: bool = False) -> str | None:
-        """The reason why this kernel does not answer unless it is asked for by name; None if it does.
-
-        ``untuned``: without a pack that says that it is the best.
-        """
-        if self.kernel is not None or not spec.needs_leave(self.direction):
-            return None
-        if self.determinism is Determinism.WAIVED and not untuned:
+    def reluctance_of(self, spec: KernelSpec) -> str | None:
+        """The reason why this kernel does not answer unless it is asked for by name; None if it does."""
+        is_asked = self.kernel is not None or self.determinism is Determinism.WAIVED
+        if is_asked or not spec.needs_leave(self.direction):
             return None
         why = spec.searches[self.direction].nondeterministic
         return f"it is not deterministic ({why}); {_LEAVE}"

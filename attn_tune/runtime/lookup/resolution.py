@@ -81,11 +81,7 @@ def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> Choic
     make a call fail.
     """
     problem, direction, device = question.problem, question.direction, question.device
-    able = [
-        spec
-        for spec in question.specs
-        if question.refusal_of(spec) is None and question.reluctance_of(spec, untuned=True) is None
-    ]
+    able = [s for s in question.specs if question.refusal_of(s) is None and question.reluctance_of(s) is None]
     last: Choice | None = None
     place = question.op.place
     for spec in sorted(able, key=lambda s: (-place(s, problem, direction, device), s.name)):

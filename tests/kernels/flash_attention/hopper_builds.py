@@ -28,6 +28,7 @@ _NARROW = dataclasses.replace(_LLAMA, head_dim=64, v_head_dim=64, num_kv_heads=8
 BUILDS = {
     "h128": (_LLAMA, {}),
     "h128 behind, from registers": (_LLAMA, {"ahead": False, "staged_dq": False}),
+    "h128 late": (_LLAMA, {"late_dq": True}),
     "h64": (_NARROW, {}),
     "h256": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256), {}),
     "everything": (

@@ -157,6 +157,27 @@ def test_untuned_backward_goes_to_the_kernel_that_was_fastest(p, first):
     assert in_order(p, "bwd")[0] == first
 
 
+def test_fused_backward_for_hopper_is_first_where_it_won_a_recorded_race_and_nowhere_else():
+    names = ("cudnn", "triton", "triton_hopper_fused")
+    firsts = set()
+    for race in json.loads((RESULTS / "flash_backward.json").read_text())["rows"]:
+        p = OP.from_signature(OP.parse_signature(race["signature"]))
+        best = {n: min(us for peer, us in race["us"].items() if peer.split()[0] == n) for n in names}
+        first = max(names, key=lambda n: OP.place(get_kernel(f"{OP.name}/{n}"), p, "bwd", H200))
+        assert best[first] == min(best.values()), race["point"]
+        firsts.add(first)
+        for other in (
+            {"has_segments": True},
+            {"soft_cap": 30.0},
+            {"window": (1023, None)},
+            {"q_len": 1024, "kv_len": 1024},
+        ):
+            q = dataclasses.replace(p, **other)
+            order = sorted(names, key=lambda n: -OP.place(get_kernel(f"{OP.name}/{n}"), q, "bwd", H200))
+            assert order[-1] == "triton_hopper_fused"
+    assert firsts == {"cudnn", "triton_hopper_fused"}
+
+
 def test_on_other_gpus_cudnn_comes_first():
     a100 = Device(platform="cuda", family="sm_80", variant="nvidia-a100", units=108)
     p = problem(B=32, T=4, S=4096, N=32, K=8)

@@ -175,7 +175,7 @@ def _visible(p, ids, lengths):
 def test_walks_make_the_weights_of_all_visible_pairs_and_no_others(arrays, block_q, block_k, flags, runs, lengths):
     p = problem(**{"B": 2, "N": 4, "K": 2, "T": 256, "H": 64, **flags})
     masked = dataclasses.replace(p, has_segments=runs is not None, has_lengths=False)
-    c = config(p, block_q=block_q, block_k=block_k)
+    c = config(p, block_q=block_q, block_k=block_k, late_dq=block_k > 64)
     static = static_of(masked, c, ranges=True)
     plan = plan_of(p, c, static)
     rng = np.random.default_rng(0)
@@ -228,7 +228,7 @@ def test_the_fused_backward_for_hopper_drops_the_weights_that_the_op_drops(array
 @pytest.mark.slow
 def test_builds_of_the_fused_backward_for_hopper_fit_and_wait_for_no_single_instruction():
     builds = {build["name"]: build for build in built("tests.kernels.flash_attention.hopper_builds")}
-    assert len(builds) == 5
+    assert len(builds) == 6
     for build in builds.values():
         assert build["spills"] <= 500, build
         assert build["counted"] - 1024 < build["shared"] <= build["counted"], build

@@ -1,4 +1,4 @@
-"""Tiles of eight rows of the Triton kernel: where they are refused, that sweeps try them elsewhere, and their rows."""
+"""Tiles of eight rows of the Triton kernel: where they are refused, tried, or the untuned choice, and their rows."""
 
 import dataclasses
 
@@ -32,6 +32,22 @@ def tried_rows(problem):
 def test_sweeps_try_narrow_tiles_of_few_rows_only():
     assert tried_rows(CODES) == {NARROW, 16}
     assert NARROW not in tried_rows(dataclasses.replace(CODES, q_len=4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({}, NARROW),
+        ({"batch": 64, "kv_dtype": "int8"}, NARROW),
+        ({"workload": "exp", "q_len": 2}, NARROW),
+        ({"q_len": 3}, 16),
+        ({"batch": 1, "kv_len": 1024}, 16),
+        ({"kv_dtype": "same", "kv_scale": "none"}, 16),
+        ({"page_size": 0}, 16),
+    ],
+)
+def test_untuned_tiles_of_codes_are_narrow_where_that_was_faster(changes, rows):
+    assert SEARCH.heuristic(dataclasses.replace(CODES, **changes), H200).block_q == rows
 
 
 def test_a_narrow_config_of_few_rows_is_none_of_many():

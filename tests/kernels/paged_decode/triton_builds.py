@@ -36,7 +36,7 @@ BUILDS = {
     "small-pages-90": (dataclasses.replace(_LLAMA, page_size=16, q_len=4), 90),
     "float8-89": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), 89),
     "float8-90": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), 90),
-    "float8-narrow-90": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="token"), 90),
+    "float8-tokens-90": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="token"), 90),
     "int8-90": (dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="token", window=500, has_sinks=True), 90),
     "cluster-2-90": (dataclasses.replace(_LLAMA, q_len=8, window=100, has_sinks=True), 90),
     "cluster-8-90": (dataclasses.replace(_LLAMA, batch=1), 90),
@@ -61,8 +61,6 @@ def main():
         call = hopper_forward if is_hopper else forward
         if name.startswith("cluster"):
             config = dataclasses.replace(config, num_programs=None, cluster=int(name.split("-")[1]))
-        if "narrow" in name:
-            config = dataclasses.replace(config, block_q=8, block_k=64, num_warps=2)
         operands = jax.eval_shape(functools.partial(make_inputs, problem, "fwd"), jax.ShapeDtypeStruct((), jnp.int32))
         _, compiled = lower(
             functools.partial(call, problem, config),

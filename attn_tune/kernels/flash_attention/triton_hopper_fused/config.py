@@ -39,9 +39,18 @@ class BackwardConfig(Knobs):
     ahead: Annotated[
         bool, Flag(doc="the next tile's first product runs while the last share of dq leaves; takes registers")
     ] = True
+    late_dq: Annotated[
+        bool,
+        Flag(
+            doc="dq of a tile of rows is made beside the next tile's weights, so that the groups of warps do not wait "
+            "for one another"
+        ),
+    ] = False
 
     def conflict(self) -> str | None:
-        """Groups that share keys make 64 rows of dq each, all of a tile."""
+        """Groups that share keys make 64 rows of dq each, all of a tile, and wait for one another in every step."""
         if self.block_k == ROWS and self.block_q != ROWS:
             return f"block_k={ROWS} needs block_q={ROWS}, got {self.block_q}"
+        if self.block_k == ROWS and self.late_dq:
+            return f"block_k={ROWS} makes dq in its own step: late_dq must be False"
         return None

@@ -12,24 +12,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
-from attn_tune.kernels.flash_attention.triton_hopper_fused.logits import (
-    kept,
-    load_columns,
-    load_seeds,
-    squash,
-    weights_of,
-)
-from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import DS_SLOTS
-from attn_tune.kernels.flash_attention.triton_hopper_fused.products import (
-    add_share,
-    multiply_keys,
-    multiply_rows,
-    multiply_share,
+from attn_tune.kernels.flash_attention.triton_hopper_fused.logits import load_columns, load_seeds
+from attn_tune.kernels.flash_attention.triton_hopper_fused.products import multiply_keys
+from attn_tune.kernels.flash_attention.triton_hopper_fused.steps import (
+    add_last,
+    differentiate_late,
+    differentiate_rows,
 )
 from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import (
     place_of,
@@ -43,7 +35,6 @@ from attn_tune.kernels.lang.gluon.device import next_place
 
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
-_DS_SLOTS = gl.constexpr(DS_SLOTS)
 
 
 class Buffers(NamedTuple):
@@ -195,21 +186,21 @@ def differentiate(
             product = multiply_keys(CONSUMER, count, steps > 0, buffers, barriers, plan, static, layouts)
             product = warpgroup_mma_wait(0, deps=[product])
         mbarrier.wait(barriers.v_full.index(0), turn & 1)
+        of_dq = (q_segments, seeds, dq_desc, dq)
         for step in range(steps):
-            dk_acc, dv_acc, product = differentiate_rows(
-                CONSUMER,
-                (dk_acc, dv_acc, product),
-                (step, steps, count + step),
-                walk,
-                columns,
-                (q_segments, seeds, dq_desc, dq),
-                buffers,
-                barriers,
-                plan,
-                static,
-                layouts,
-            )
+            carried = (dk_acc, dv_acc, product)
+            numbers = (step, steps, count + step)
+            if plan.late_dq:
+                dk_acc, dv_acc, product = differentiate_late(
+                    CONSUMER, carried, numbers, walk, columns, of_dq, buffers, barriers, plan, static, layouts
+                )
+            else:
+                dk_acc, dv_acc, product = differentiate_rows(
+                    CONSUMER, carried, numbers, walk, columns, of_dq, buffers, barriers, plan, static, layouts
+                )
         count += steps
+        if plan.late_dq:
+            add_last(CONSUMER, steps, count, walk, of_dq, buffers, barriers, plan, static, layouts)
         mbarrier.arrive(barriers.k_empty.index(0))
         slot = buffers.out.index(CONSUMER)
         tile = slot.reshape([_ROWS, plan.width])
@@ -226,100 +217,3 @@ def differentiate(
         mbarrier.arrive(barriers.v_empty.index(0))
         turn += 1
         place = receive_place(turn, buffers, barriers)
-
-
-@gluon.jit
-def differentiate_rows(
-    CONSUMER: gl.constexpr,
-    carried,
-    numbers,
-    walk,
-    columns,
-    pointers,
-    buffers,
-    barriers,
-    plan: gl.constexpr,
-    static: gl.constexpr,
-    layouts: gl.constexpr,
-):
-    """One step: a tile of rows of one head. ``carried``: dk, dv and, with ``plan.ahead``, this step's k.q."""
-    dk_acc, dv_acc, product = carried
-    step, steps, count = numbers
-    q_segments, seeds, dq_desc, dq = pointers
-    block, head = place_of(step, walk, static)
-    slot, _ = slot_of(count, plan.stages)
-    ds_slot, ds_phase = slot_of(count, _DS_SLOTS)
-    OWN_KEYS: gl.constexpr = 0 if plan.shares_keys else CONSUMER
-    OWN_ROWS: gl.constexpr = CONSUMER if plan.shares_keys else 0
-    dout_slot, dout_phase = slot_of(count, plan.dout_stages)
-    tile = slot * plan.row_tiles + OWN_ROWS
-    dout_number = dout_slot * plan.row_tiles + OWN_ROWS
-    first = block * static.block_q + OWN_ROWS * plan.rows
-    v_tile = buffers.v.index(OWN_KEYS).reshape([_ROWS, static.head_dim])
-    dout_tile = buffers.dout.index(dout_number).reshape([plan.rows, static.head_dim])
-    zeros = gl.zeros([_ROWS, plan.rows], gl.float32, layouts.logits)
-    if not plan.ahead:
-        started = multiply_keys(CONSUMER, count, True, buffers, barriers, plan, static, layouts)
-    mbarrier.wait(barriers.dout_full.index(dout_slot), dout_phase)
-    dweights = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    if not plan.ahead:
-        product = warpgroup_mma_wait(1, deps=[started])
-    squashed = squash(product, static)
-    row_lse = buffers.lse.index(tile).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
-    weights = weights_of(squashed, row_lse, columns, block, first, walk, q_segments, plan, static)
-    used = weights
-    if static.keep_threshold is not None:
-        keep = kept(first, head, columns, seeds, layouts.logits, plan, static)
-        used = gl.where(keep, weights * static.keep_scale, 0.0)
-    used = used.to(buffers.q.dtype)
-    if plan.shares_keys:
-        buffers.p.index(ds_slot * _CONSUMERS + CONSUMER).permute((1, 0)).store(used)
-        dweights = warpgroup_mma_wait(0, deps=[dweights])
-    else:
-        used = gl.convert_layout(used, layouts.operand)
-        dv_acc = warpgroup_mma(used, dout_tile, dv_acc, is_async=True)
-        dweights = warpgroup_mma_wait(1, deps=[dweights])
-    if static.keep_threshold is not None:
-        dweights = gl.where(keep, dweights * static.keep_scale, 0.0)
-    row_delta = buffers.delta.index(dout_number).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
-    dlogits = weights * (dweights - row_delta[None, :])
-    if static.soft_cap is not None:
-        dlogits *= 1.0 - squashed * squashed
-    dlogits = dlogits.to(buffers.q.dtype)
-    ds_tile = buffers.ds.index(ds_slot * _CONSUMERS + CONSUMER)
-    if plan.shares_keys:
-        ds_tile = ds_tile.permute((1, 0))
-    ds_tile.store(dlogits)
-    fence_async_shared()
-    mbarrier.arrive(barriers.ds_full.index(ds_slot))
-    # Each wait as early as it costs nothing: operands in registers are held until then.
-    if plan.shares_keys:
-        mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
-        dv_acc = multiply_rows(CONSUMER, buffers.p, buffers.dout_panels, dv_acc, dout_slot, ds_slot, plan)
-        dk_acc = multiply_rows(CONSUMER, buffers.ds, buffers.q_panels, dk_acc, slot, ds_slot, plan)
-        dv_acc = warpgroup_mma_wait(plan.row_tiles, deps=[dv_acc])
-        mbarrier.arrive(barriers.dout_empty.index(dout_slot))
-    else:
-        q_tile = buffers.q.index(slot).reshape([plan.rows, static.head_dim])
-        dk_acc = warpgroup_mma(gl.convert_layout(dlogits, layouts.operand), q_tile, dk_acc, is_async=True)
-        dv_acc = warpgroup_mma_wait(1, deps=[dv_acc])
-        mbarrier.arrive(barriers.dout_empty.index(dout_slot))
-        mbarrier.wait(barriers.ds_full.index(ds_slot), ds_phase)
-    PARTS: gl.constexpr = plan.dq_parts
-    shares = ()
-    for i in gl.static_range(PARTS):
-        shares += (multiply_share(CONSUMER, i, ds_slot, buffers, plan, static, layouts),)
-    dk_acc = warpgroup_mma_wait(plan.key_tiles * PARTS, deps=[dk_acc])
-    mbarrier.arrive(barriers.q_empty.index(slot))
-    if plan.ahead:
-        # The next product runs while this share of dq leaves. After the last step none is wanted: what is left in the
-        # slot is multiplied, and not used.
-        more = step + 1 < steps
-        started = multiply_keys(CONSUMER, count + 1, more, buffers, barriers, plan, static, layouts)
-    for i in gl.static_range(PARTS):
-        share = warpgroup_mma_wait(plan.key_tiles * (PARTS - 1 - i) + plan.ahead, deps=[shares[i]])
-        add_share(CONSUMER, i, share, walk.batch, block, head, dq_desc, dq, buffers, plan, static, layouts)
-    if plan.ahead:
-        # Here and not where it is wanted: in flight at the end of a loop, ptxas would wait for every instruction.
-        product = warpgroup_mma_wait(0, deps=[started])
-    return dk_acc, dv_acc, product

@@ -32,7 +32,7 @@ class Plan:
       width: columns of dk and dv that a group of warps makes.
       splits_rows: a group of warps makes dq of half of a tile's rows; else half of the columns of all its rows.
       dq_parts: parts, of 64 columns each, in which a group of warps makes its half of dq.
-      staged_dq, ahead: as in the config.
+      staged_dq, ahead, late_dq: as in the config.
       has_lengths: keys count up to their lengths, which are given.
       masks_end: some tile of keys has keys that are none, or do not count.
       masks_edge: some tile crosses the causal or window edge.
@@ -54,6 +54,7 @@ class Plan:
     dq_parts: int
     staged_dq: bool
     ahead: bool
+    late_dq: bool
     has_lengths: bool
     masks_end: bool
     masks_edge: bool
@@ -78,6 +79,7 @@ def plan_of(problem: Problem, config: BackwardConfig, static: Static) -> Plan:
         dq_parts=dq_columns(problem, config) // ROWS,
         staged_dq=config.staged_dq,
         ahead=config.ahead,
+        late_dq=config.late_dq,
         has_lengths=problem.has_lengths,
         masks_end=problem.has_lengths or static.ragged_k,
         masks_edge=problem.bounds != (None, None),

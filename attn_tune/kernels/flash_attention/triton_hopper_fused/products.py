@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma
 
 from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
-from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import slot_of
+from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import place_of, slot_of
 
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
@@ -80,9 +80,8 @@ def add_share(
     CONSUMER: gl.constexpr,
     PART: gl.constexpr,
     share,
-    batch,
-    block,
-    head,
+    step,
+    walk,
     dq_desc,
     dq,
     buffers,
@@ -90,7 +89,8 @@ def add_share(
     static: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """Adds one part of this group's half of a tile's dq to the sums in device memory."""
+    """Adds one part of this group's half of dq of a walk's ``step`` to the sums in device memory."""
+    block, head = place_of(step, walk, static)
     first = block * static.block_q
     column = head * static.head_dim + PART * _ROWS
     if plan.splits_rows:
@@ -103,12 +103,12 @@ def add_share(
         tma.store_wait(0)
         slot.reshape([_ROWS, _ROWS]).store(share)
         fence_async_shared()
-        tma.async_atomic_add(dq_desc, [batch, first, column], slot)
+        tma.async_atomic_add(dq_desc, [walk.batch, first, column], slot)
     else:
         stride: gl.constexpr = static.num_q_heads * static.head_dim
         row = first + gl.arange(0, _ROWS, gl.SliceLayout(1, layouts.share))
         columns = gl.arange(0, _ROWS, gl.SliceLayout(0, layouts.share))
-        base = dq + (batch.to(gl.int64) * static.q_len + first) * stride + column
+        base = dq + (walk.batch.to(gl.int64) * static.q_len + first) * stride + column
         places = base + (((row - first) * stride)[:, None] + columns[None, :])
         if static.ragged_q:
             gl.atomic_add(places, share, mask=(row < static.q_len)[:, None], sem="relaxed")
