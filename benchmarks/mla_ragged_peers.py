@@ -68,6 +68,7 @@ _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "triton_hopper_latent": functools.partial(_ours, "triton_hopper_latent", {}),
     "triton_latent": functools.partial(_ours, "triton_latent", {}),
     "xla": functools.partial(_ours, "xla", {}),
+    "rows64": _tile(64, 64, 8, 3),
     "rows64k32": _tile(64, 32, 8, 4),
     "rows32": _tile(32, 64, 4, 3),
     "rows32w8": _tile(32, 64, 8, 3),

@@ -323,6 +323,19 @@ def test_every_measured_row_of_ragged_calls_is_recorded():
     assert all(ratio <= 1 for row in rows for ratio in row["error_ratio"].values())
 
 
+def test_every_measured_row_of_latent_calls_is_recorded():
+    rows = json.loads((ROOT / "benchmarks/results/h200/mla_ragged.json").read_text())["rows"]
+    names = ("triton_hopper_latent", "rows32", "triton_latent", "xla")
+    recorded = []
+    for row in rows:
+        hopper, rows32, rows64, xla = (f"{row['us'][name] / 1000:.2f}" if name in row["us"] else "" for name in names)
+        rates = [f"{row['tflop_s'][name]:.0f}" for name in names[:2]]
+        recorded.append((hopper, rates[0], rows32, rates[1], rows64, xla))
+    found = r"^\| (?:16|128), [^|]+ \| " + r" \| ".join([r"([\d.]+)"] * 5) + r" \| ([\d.]*) \|"
+    assert re.findall(found, text("serving.md"), re.MULTILINE) == recorded
+    assert all(ratio <= 1 for row in rows for ratio in row["error_ratio"].values())
+
+
 def test_docs_name_no_machine():
     private = re.compile(r"/(root|home|work|tmp)/|localhost|127\.0\.0\.1")
     files = [*PAGES, *(ROOT / "attn_tune" / "grids").glob("*.toml"), ROOT / "Makefile"]

@@ -16,12 +16,13 @@ from attn_tune.kernels.ragged_paged._triton.space import (
     with_decoding,
 )
 from attn_tune.kernels.ragged_paged.triton_latent.config import Config
-from attn_tune.ops.fields.cache import BLOCK, LATENT
+from attn_tune.ops.fields.cache import BLOCK, LATENT, SAME
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
 
-# Rows of a tile: more of them share the keys that were read, and eight warps hold their output of 512 columns.
-_MOST_ROWS = 64
+# Rows of a tile. Of 16-bit latents both were timed (H200, 576 columns): 64 rows take 1.06 to 1.15 times as long. More
+# rows share a tile of codes once it is converted; those were not timed.
+_MOST_ROWS, _MOST_ROWS_OF_CODES = 32, 64
 # Heads up to which tokens of their own are decoded by a launch of their own: more of them fill a tile here.
 _MOST_DECODED = 32
 
@@ -43,8 +44,9 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
-    """The untuned config: the largest tile that fits, and a launch that decodes where few heads do."""
-    rows = min(_MOST_ROWS, block_cap(max(new for new, _ in problem.sequences) * problem.num_q_heads))
+    """The untuned config: a tile by what was timed, as far as it fits, and a launch that decodes where few heads do."""
+    most = _MOST_ROWS if problem.kv_dtype == SAME else _MOST_ROWS_OF_CODES
+    rows = min(most, block_cap(max(new for new, _ in problem.sequences) * problem.num_q_heads))
     tile = Config(
         block_q=rows,
         block_k=min(64, block_cap(problem.kv_len)),
