@@ -8,7 +8,7 @@ from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig, For
 from attn_tune.kernels.gated_delta_rule.triton.limits import infeasible, is_narrow
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import nearest_feasible
-from attn_tune.kernels.lang.triton.chunks.turned import is_turnable
+from attn_tune.kernels.lang.triton.chunks.limits import is_turnable
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.ops.gated_delta_rule.problem import Problem

@@ -12,19 +12,7 @@ copies bring to shared memory, second ones. Each warp then holds 16 columns or a
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.chunks.static import load_tokens
-from attn_tune.kernels.lang.triton.device.static import padded
-
-_ROWS = 16
-
-
-def is_turnable(problem: Recurrent, block_v: int, num_warps: int) -> bool:
-    """Whether a turned walk is worth trying: in 16 bits, with as many columns as give each warp its rows of a product.
-
-    Any other is right too.
-    """
-    return problem.dtype != "float32" and num_warps * _ROWS <= min(block_v, padded(problem.v_head_dim))
 
 
 @triton.jit

@@ -8,7 +8,7 @@ from typing import Any
 from attn_tune.kernels.knobs import knobs_of, tried
 from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.space import nearest_feasible
-from attn_tune.kernels.lang.triton.chunks.turned import is_turnable
+from attn_tune.kernels.lang.triton.chunks.limits import is_turnable
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.kernels.lang.triton.linear.config import (
