@@ -41,11 +41,12 @@ _PLACES: dict[str, dict[str, int]] = {
 KNOWN = frozenset(kernel for places in _PLACES.values() for kernel in places)
 # The kernels that ``_order`` may hold.
 _TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fused")
-# `triton_hopper_fused` has no fitted figures. In a race (benchmarks/results/h200/flash_backward.json) it took this part
-# of cuDNN's time, with so many tokens of all key heads, in sequences so long; 4 query heads shared a key head.
-_FUSED_OF_CUDNN = 0.82
-_FUSED_TOKENS, _FUSED_LENGTH, _FUSED_GROUPS = 131072, 4096, range(2, 5)
-# What a problem has that has nothing but a causal mask.
+# `triton_hopper_fused` has no fitted figures. In races (benchmarks/results/h200/flash_backward*.json) it took at most
+# this part of cuDNN's time (0.79 to 0.88), with so many rows of all query heads, in sequences so long, 1 to 8 query
+# heads a key head; with a fourth of the rows it took 1.01 times cuDNN's.
+_FUSED_OF_CUDNN = 0.88
+_FUSED_ROWS, _FUSED_LENGTH, _FUSED_GROUPS = 524288, 4096, range(1, 9)
+# What a problem has that has nothing but a causal mask, or none.
 _SIZES = ("batch", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "v_head_dim", "scale", "dtype")
 _SIZES += ("needs_lse", "has_lse_gradient")
 # The place of the first kernel that goes by its expected time.
@@ -107,10 +108,10 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
 
 
 def _fused_was_raced(problem: Problem) -> bool:
-    """Whether ``triton_hopper_fused`` was raced at the like: long causal rows, heads of 64 that share keys."""
-    plain = Problem(**{name: getattr(problem, name) for name in _SIZES}, causal=True)
+    """Whether ``triton_hopper_fused`` was raced at the like: long rows, causal or not, heads of 64."""
+    plain = Problem(**{name: getattr(problem, name) for name in _SIZES}, causal=problem.causal)
     is_long = problem.q_len == problem.kv_len >= _FUSED_LENGTH
-    is_long &= problem.batch * problem.num_kv_heads * problem.kv_len >= _FUSED_TOKENS
+    is_long &= problem.batch * problem.num_q_heads * problem.q_len >= _FUSED_ROWS
     return problem == plain and is_long and costs.width(problem) == 64 and problem.group_size in _FUSED_GROUPS
 
 

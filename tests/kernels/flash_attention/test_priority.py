@@ -157,14 +157,18 @@ def test_untuned_backward_goes_to_the_kernel_that_was_fastest(p, first):
     assert in_order(p, "bwd")[0] == first
 
 
-def test_fused_backward_for_hopper_is_first_where_it_won_a_recorded_race_and_nowhere_else():
+def test_fused_backward_for_hopper_is_first_where_it_won_a_race_of_long_rows_and_nowhere_else():
     names = ("cudnn", "triton", "triton_hopper_fused")
     firsts = set()
-    for race in json.loads((RESULTS / "flash_backward.json").read_text())["rows"]:
+    records = (RESULTS / f"flash_backward{name}.json" for name in ("", "_h64"))
+    for race in (row for record in records for row in json.loads(record.read_text())["rows"]):
         p = OP.from_signature(OP.parse_signature(race["signature"]))
         best = {n: min(us for peer, us in race["us"].items() if peer.split()[0] == n) for n in names}
         first = max(names, key=lambda n: OP.place(get_kernel(f"{OP.name}/{n}"), p, "bwd", H200))
-        assert best[first] == min(best.values()), race["point"]
+        # Of few or short rows it is left to a kernel that is a few percent behind.
+        assert best[first] <= min(best.values()) * 1.04, race["point"]
+        if p.q_len >= 4096 and p.batch * p.q_len >= 8192:
+            assert best[first] == min(best.values()), race["point"]
         firsts.add(first)
         for other in (
             {"has_segments": True},
@@ -175,7 +179,7 @@ def test_fused_backward_for_hopper_is_first_where_it_won_a_recorded_race_and_now
             q = dataclasses.replace(p, **other)
             order = sorted(names, key=lambda n: -OP.place(get_kernel(f"{OP.name}/{n}"), q, "bwd", H200))
             assert order[-1] == "triton_hopper_fused"
-    assert firsts == {"cudnn", "triton_hopper_fused"}
+    assert firsts == {"cudnn", "triton", "triton_hopper_fused"}
 
 
 def test_on_other_gpus_cudnn_comes_first():
