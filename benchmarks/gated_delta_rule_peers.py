@@ -111,14 +111,13 @@ def _peers(problem: Problem, direction: str) -> Iterator[tuple[str, str, Any]]:
 
 _PREPARED: Sequence[Mapping[str, Any]] = ({"prepare_registers": 168}, {"prepare_registers": None})
 _WALKED: Sequence[Mapping[str, Any]] = (
-    {"turned": True},
     {"num_stages": 2},
     {"block_v": 32},
     {"block_v": 32, "num_stages": 1},
 )
 _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
-    ("triton", "fwd"): ({"prepare_registers": None}, {"turned": True}),
-    ("triton", "bwd"): ({"turned": True}, {"prepare_registers": 168}),
+    ("triton", "fwd"): ({"prepare_registers": None},),
+    ("triton", "bwd"): ({"prepare_registers": 168},),
     ("triton_steps", "decode"): (
         {"block_v": 32, "num_warps": 4},
         {"block_v": 32, "num_warps": 2},
@@ -255,7 +254,7 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
         other = dataclasses.replace(config, **change)
         made(f"walks {change}", functools.partial(walk, config=other, static=_static(problem, other)), inputs, prepared)
     kept, walked = made("walks", lambda x, p: walk(x, p, config, walk_static), inputs, prepared)
-    static = static_of(problem, config, config.gradient_block_v, turned=walk_static.turned)
+    static = static_of(problem, config, config.gradient_block_v)
     pairs = made("pairs", lambda *x: pair(*x, config, static), inputs, kept, walked)
     given = (pairs, prepared.decays)
     _, shares = made("queries", lambda *x: differentiate_queries(*x, config, static), inputs, kept, *given)
@@ -266,7 +265,7 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
 def _static(problem: Problem, config: Any) -> Any:
     from attn_tune.kernels.lang.triton.chunks.static import static_of
 
-    return static_of(problem, config, config.block_v, getattr(config, "segments", 1), config.turned)
+    return static_of(problem, config, config.block_v, getattr(config, "segments", 1))
 
 
 def _fla(problem: Problem, rounds: int) -> float:

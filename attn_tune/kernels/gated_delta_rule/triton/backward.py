@@ -23,10 +23,10 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
         found = backward(dataclasses.replace(problem, dtype="float32"), config, wide)
         return {name: x.astype(problem.dtype) if name in ("dq", "dk", "dv") else x for name, x in found.items()}
     o = inputs.operands
-    static = static_of(problem, config, config.block_v, turned=config.turned)
+    static = static_of(problem, config, config.block_v)
     prepared = prepare(problem, config, o, parts_of(static))
     kept, walked = walk(inputs, prepared, config, static)
-    static = static_of(problem, config, config.gradient_block_v, turned=static.turned)
+    static = static_of(problem, config, config.gradient_block_v)
     dq, dk, dg, dbeta = differentiate(inputs, kept, walked, prepared.decays, config, static)
     found = {"dq": dq, "dk": dk, "dv": walked.dv}
     if o.g is not None:

@@ -39,10 +39,10 @@ from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
     load_numbers,
+    load_tokens,
     store_tokens,
     tokens_of,
 )
-from attn_tune.kernels.lang.triton.chunks.turned import by_token, load_columns, product, store_kept, turn
 from attn_tune.kernels.lang.triton.chunks.wide import solve, split, times_rounded
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 
@@ -51,8 +51,7 @@ class Kept(NamedTuple):
     """Arrays that the walk forwards leaves.
 
     Attributes:
-      states: the state before each chunk ``[slots, N, H, V]``, in the working dtype; of turned walks
-        ``[slots, N, V, H]``.
+      states: the state before each chunk ``[slots, N, H, V]``, in the working dtype.
       updates: the update of each token ``[R, T, N, V]``, likewise.
       rests: what of the updates that dtype does not hold, likewise; one element if it is float32.
     """
@@ -83,8 +82,7 @@ def walk(inputs: BackwardInputs, prepared: Prepared, config: BackwardConfig, sta
     """Walks all chunks forwards and backwards at one time: neither walk fills a device, or needs the other."""
     o = inputs.operands
     tokens = jax.ShapeDtypeStruct(o.v.shape, o.v.dtype)
-    sides = (static.v_width, static.width) if static.turned else (static.width, static.v_width)
-    states = jax.ShapeDtypeStruct((static.slots, static.heads, *sides), o.q.dtype)
+    states = jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype)
     found = triton_call(
         walk_kernel,
         o.q,
@@ -150,7 +148,7 @@ def walk_kernel(
     sequence, begin, end, place = tokens_of(cu_seqlens, part, static)
     cols = tile * static.block_v + tl.arange(0, static.block_v)
     chunks = (end - begin + static.chunk - 1) // static.chunk
-    held = turn(tl.full([static.block_h, static.block_v], 0, tl.float32), static)
+    held = tl.full([static.block_h, static.block_v], 0, tl.float32)
     if sequence < 0:
         nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
         for empty in tl.range(0, chunks):
@@ -158,7 +156,7 @@ def walk_kernel(
             store_tokens(dv, nothing, unused, end, head, static.heads, static.v_width, cols, static.chunk)
     elif is_back:
         if dstate is not None:
-            held = turn(load_state(dstate, sequence * static.heads + head, cols, static), static)
+            held = load_state(dstate, sequence * static.heads + head, cols, static)
         arrays = (q, k, beta, dout, carriers, mixed, decays)
         outputs = (state_gradients, update_gradients, dv)
         for step in tl.range(0, chunks):
@@ -166,24 +164,24 @@ def walk_kernel(
             start = begin + chunk * static.chunk
             index = (place + chunk) * static.heads + head
             held = back_step(held, arrays, outputs, start, end, head, index, cols, static)
-        store_state(dinitial_state, sequence * static.heads + head, turn(held, static), cols, static)
+        store_state(dinitial_state, sequence * static.heads + head, held, cols, static)
     else:
         if initial_state is not None:
-            held = turn(load_state(initial_state, sequence * static.heads + head, cols, static), static)
+            held = load_state(initial_state, sequence * static.heads + head, cols, static)
         for chunk in tl.range(0, chunks):
             start = begin + chunk * static.chunk
             index = (place + chunk) * static.heads + head
-            store_kept(states, index, held, cols, static)
+            store_state(states, index, held, cols, static)
             k_tile = load_keys(k, start, end, head, static)
-            before = by_token(load_decays(decays, index, 0, static), static)
+            before = load_decays(decays, index, 0, static)[:, None]
             known = times_rounded(k_tile, held, None, static)
             values = unknown(known, v, before, start, end, head, cols, static.whole, static)
             values = weighed(values, beta, start, end, head, static)
             update = solve(solved, index, values, k_tile.dtype, static)
             high, low = split(update, k_tile.dtype)
-            store_values(kept, high, start, end, head, cols, static)
+            store_tokens(kept, high, start, end, head, static.heads, static.v_width, cols, static.chunk)
             if not static.is_wide:
-                store_values(rests, low, start, end, head, cols, static)
+                store_tokens(rests, low, start, end, head, static.heads, static.v_width, cols, static.chunk)
             carrier = tl.trans(load_carriers(carriers, index, static))
             held = times_rounded(carrier, values, held * chunk_decay(decays, index, static), static)
 
@@ -193,18 +191,19 @@ def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.c
     """The gradient of the state before a chunk from that of the state after it."""
     q, k, beta, dout, carriers, mixed, decays = arrays
     state_gradients, update_gradients, dv = outputs
-    store_kept(state_gradients, index, held, cols, static)
+    store_state(state_gradients, index, held, cols, static)
     k_tile = load_keys(k, start, end, head, static)
-    dout_tile = load_columns(dout, start, end, head, cols, static.whole, static)
-    y = product(tl.trans(load_lower(mixed, index, static.chunk)), dout_tile, None, static) * static.scale
+    dout_tile = load_tokens(dout, start, end, head, static.heads, static.v_width, cols, static.chunk, static.whole)
+    mixed_tile = tl.trans(load_lower(mixed, index, static.chunk))
+    y = tl.dot(mixed_tile, dout_tile, input_precision=static.precision) * static.scale
     y = times_rounded(load_carriers(carriers, index, static), held, y, static)
-    store_values(update_gradients, y, start, end, head, cols, static)
+    store_tokens(update_gradients, y, start, end, head, static.heads, static.v_width, cols, static.chunk)
     y = weighed(y, beta, start, end, head, static)
-    store_values(dv, y, start, end, head, cols, static)
-    before = by_token(load_decays(decays, index, 0, static), static)
+    store_tokens(dv, y, start, end, head, static.heads, static.v_width, cols, static.chunk)
+    before = load_decays(decays, index, 0, static)[:, None]
     direct = (dout_tile.to(tl.float32) * (before * static.scale)).to(k_tile.dtype)
     held *= chunk_decay(decays, index, static)
-    held = product(tl.trans(load_keys(q, start, end, head, static)), direct, held, static)
+    held = tl.dot(tl.trans(load_keys(q, start, end, head, static)), direct, held, input_precision=static.precision)
     return times_rounded(tl.trans(k_tile), y * -before, held, static)
 
 
@@ -212,12 +211,5 @@ def back_step(held, arrays, outputs, start, end, head, index, cols, static: tl.c
 def weighed(values, beta, start, end, head, static: tl.constexpr):
     """Numbers in the shape of a chunk's values, times the strengths of their tokens."""
     if beta is not None:
-        values *= by_token(load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0), static)
+        values *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
     return values
-
-
-@triton.jit
-def store_values(x, values, start, end, head, cols, static: tl.constexpr):
-    """Stores some columns of what is like the values of a chunk."""
-    values = turn(values.to(x.dtype.element_ty), static)
-    store_tokens(x, values, start, end, head, static.heads, static.v_width, cols, static.chunk)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attn_tune.kernels.knobs import PowerOfTwo, Range
-from attn_tune.kernels.lang.triton.chunks.config import SEGMENTS, TURNED, Walks
+from attn_tune.kernels.lang.triton.chunks.config import SEGMENTS, Walks
 
 DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
 
@@ -14,7 +14,6 @@ class ForwardConfig(Walks):
     """The forward: chunks are prepared, then each program walks those of a head with some columns of its state."""
 
     segments: Annotated[int, SEGMENTS] = 1
-    turned: Annotated[bool, TURNED] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,4 +41,3 @@ class BackwardConfig(Walks):
             "multiprocessor; None leaves it to the compiler",
         ),
     ] = None
-    turned: Annotated[bool, TURNED] = False

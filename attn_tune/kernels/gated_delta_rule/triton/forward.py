@@ -13,7 +13,7 @@ from attn_tune.ops.gated_delta_rule.problem import Problem
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
-    static = static_of(problem, config, config.block_v, config.segments, config.turned)
+    static = static_of(problem, config, config.block_v, config.segments)
     prepared = prepare(problem, config, operands)
     starts = operands.initial_state
     if config.segments > 1:

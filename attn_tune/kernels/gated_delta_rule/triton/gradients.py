@@ -44,7 +44,6 @@ from attn_tune.kernels.lang.triton.chunks.static import (
     load_numbers,
     store_tokens,
 )
-from attn_tune.kernels.lang.triton.chunks.turned import by_columns, load_kept, turn
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
 
 
@@ -171,9 +170,9 @@ def query_gradients(arrays, acc, share, slot, start, end, head, rows, columns: t
     of_q = tl.full([static.chunk, columns], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v):
         cols = first + tl.arange(0, static.block_v)
-        state = load_kept(states, index, rows, cols, static)
+        state = load_some(states, index, rows, cols, static)
         dout_tile = load_values(dout, start, end, head, cols, static)
-        of_q = tl.dot(dout_tile, by_columns(state, static), of_q, input_precision=static.precision)
+        of_q = tl.dot(dout_tile, tl.trans(state), of_q, input_precision=static.precision)
     of_q *= (before * static.scale)[:, None]
     share += tl.sum(load_keys(q, start, end, head, rows, static).to(tl.float32) * of_q, 1)
     w = load_lower(weights, index, static.chunk)
@@ -258,17 +257,17 @@ def key_gradients(arrays, acc, logs, slot, start, end, head, rows, columns: tl.c
     carried = tl.full([columns], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v):
         cols = first + tl.arange(0, static.block_v)
-        state = load_kept(states, index, rows, cols, static)
-        later = load_kept(state_gradients, index, rows, cols, static)
+        state = load_some(states, index, rows, cols, static)
+        later = load_some(state_gradients, index, rows, cols, static)
         y_tile = load_values(update_gradients, start, end, head, cols, static)
         u_tile = load_values(updates, start, end, head, cols, static)
-        of_rows = tl.dot(y_tile, by_columns(state, static), of_rows, input_precision=precision)
-        of_cols = tl.dot(u_tile, by_columns(later, static), of_cols, input_precision=precision)
+        of_rows = tl.dot(y_tile, tl.trans(state), of_rows, input_precision=precision)
+        of_cols = tl.dot(u_tile, tl.trans(later), of_cols, input_precision=precision)
         if not static.is_wide and u_tile.dtype == tl.float16:
             # Less is allowed of it.
             rest = load_values(rests, start, end, head, cols, static)
-            of_cols = tl.dot(rest, by_columns(later, static), of_cols)
-        carried += tl.sum(turn(state.to(tl.float32) * later.to(tl.float32), static), 1)
+            of_cols = tl.dot(rest, tl.trans(later), of_cols)
+        carried += tl.sum(state.to(tl.float32) * later.to(tl.float32), 1)
 
     k_tile = load_keys(k, start, end, head, rows, static)
     of_rows *= -tl.load(decays + tl.arange(0, chunk))[:, None]
@@ -306,8 +305,8 @@ def at_ends(given, states, state_gradients, slot, sequence, head, rows, columns:
     total = tl.full([columns], 0, tl.float32)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v, num_stages=1):
         cols = first + tl.arange(0, static.block_v)
-        state = turn(load_kept(states, index, rows, cols, static), static).to(tl.float32)
-        later = turn(load_kept(state_gradients, index, rows, cols, static), static).to(tl.float32)
+        state = load_some(states, index, rows, cols, static).to(tl.float32)
+        later = load_some(state_gradients, index, rows, cols, static).to(tl.float32)
         if initial_state is not None:
             state = tl.where(is_first, load_some(initial_state, own, rows, cols, static), state)
         if dstate is not None:

@@ -1,7 +1,4 @@
-"""The walk over the chunks of a sequence: a program holds some columns of one head's state in registers.
-
-It may hold them turned (``chunks/turned.py``); then what the functions here have in the shape of values is turned too.
-"""
+"""The walk over the chunks of a sequence: a program holds some columns of one head's state in registers."""
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
@@ -23,7 +20,6 @@ from attn_tune.kernels.lang.triton.chunks.static import (
     store_tokens,
     tokens_of,
 )
-from attn_tune.kernels.lang.triton.chunks.turned import by_token, load_columns, product, turn
 from attn_tune.ops.gated_delta_rule.operands import Operands
 
 
@@ -71,10 +67,10 @@ def scan_kernel(q, k, v, starts, cu_seqlens, carriers, mixed, decays, out, state
     first, last = chunks_of(begin, end, segment, static)
     cols = tile * static.block_v + tl.arange(0, static.block_v)
     if sequence >= 0:
-        held = turn(tl.full([static.block_h, static.block_v], 0, tl.float32), static)
+        held = tl.full([static.block_h, static.block_v], 0, tl.float32)
         if starts is not None:
             index = (sequence * static.segments + segment) * static.heads + head
-            held = turn(load_state(starts, index, cols, static), static)
+            held = load_state(starts, index, cols, static)
         arrays = (q, k, v, carriers, mixed, decays)
         for chunk in tl.range(first, last):
             start = begin + chunk * static.chunk
@@ -83,7 +79,7 @@ def scan_kernel(q, k, v, starts, cu_seqlens, carriers, mixed, decays, out, state
         # The segment of the last chunk, and the first one of an empty sequence.
         has_end = (last * static.chunk >= end - begin) & ((first < last) | (segment == 0))
         if has_end:
-            store_state(state, sequence * static.heads + head, turn(held, static), cols, static)
+            store_state(state, sequence * static.heads + head, held, cols, static)
     else:
         nothing = tl.full([static.chunk, static.block_v], 0, tl.float32)
         for empty in tl.range(first, last):
@@ -97,12 +93,12 @@ def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.co
     q, k, v, carriers, mixed, decays = arrays
     k_tile = load_keys(k, start, end, head, static)
     rounded = held.to(k_tile.dtype)
-    before = by_token(load_decays(decays, index, 0, static), static)
-    values = unknown(product(k_tile, rounded, None, static), v, before, start, end, head, cols, static.whole, static)
-    values = values.to(k_tile.dtype)
-    found = product(load_keys(q, start, end, head, static), rounded, None, static) * before
-    found = product(load_lower(mixed, index, static.chunk), values, found, static)
-    found = turn((found * static.scale).to(k_tile.dtype), static)
+    before = load_decays(decays, index, 0, static)[:, None]
+    known = tl.dot(k_tile, rounded, input_precision=static.precision)
+    values = unknown(known, v, before, start, end, head, cols, static.whole, static).to(k_tile.dtype)
+    found = tl.dot(load_keys(q, start, end, head, static), rounded, input_precision=static.precision) * before
+    found = tl.dot(load_lower(mixed, index, static.chunk), values, found, input_precision=static.precision)
+    found = (found * static.scale).to(k_tile.dtype)
     store_tokens(out, found, start, end, head, static.heads, static.v_width, cols, static.chunk)
     return carried(held, values, carriers, decays, index, static)
 
@@ -111,7 +107,7 @@ def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.co
 def carried(held, values, carriers, decays, index, static: tl.constexpr):
     """The state after a chunk from that before it and the part of the chunk's values that it does not know."""
     tile = tl.trans(load_carriers(carriers, index, static))
-    return product(tile, values, held * chunk_decay(decays, index, static), static)
+    return tl.dot(tile, values, held * chunk_decay(decays, index, static), input_precision=static.precision)
 
 
 @triton.jit
@@ -120,11 +116,12 @@ def unknown(known, v, before, start, end, head, cols, whole: tl.constexpr, stati
 
     Args:
       known: ``S^T k``.
-      before: ``f``, as ``by_token`` gives it.
+      before: ``f [C, 1]``.
       end: values from this token on count as zero.
       whole: no value of the chunk does.
     """
-    return load_columns(v, start, end, head, cols, whole, static).to(tl.float32) - known * before
+    values = load_tokens(v, start, end, head, static.heads, static.v_width, cols, static.chunk, whole)
+    return values.to(tl.float32) - known * before
 
 
 @triton.jit

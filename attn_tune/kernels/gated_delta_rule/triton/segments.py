@@ -14,7 +14,6 @@ from attn_tune.kernels.gated_delta_rule.triton.scan import carried, load_decays,
 from attn_tune.kernels.lang.triton.chunks import segments
 from attn_tune.kernels.lang.triton.chunks.segments import place_of, start_of, store_end
 from attn_tune.kernels.lang.triton.chunks.static import Static
-from attn_tune.kernels.lang.triton.chunks.turned import by_token, product, turn
 from attn_tune.ops.gated_delta_rule.operands import Operands
 
 
@@ -29,14 +28,14 @@ def segment_starts(operands: Operands, prepared: Prepared, config: ForwardConfig
 def transitions_kernel(k, v, cu_seqlens, carriers, decays, matrices, ends, static: tl.constexpr):
     """One program per tile of columns of ``Z`` or of ``M``, head and segment of a sequence but the last one."""
     sequence, segment, head, begin, end, place, first, last, cols, of_values = place_of(cu_seqlens, static)
-    held = turn(start_of(cols, of_values, static), static)
+    held = start_of(cols, of_values, static)
     v_end = tl.where(of_values, end, 0)
     for chunk in tl.range(first, last):
         start = begin + chunk * static.chunk
         index = (place + chunk) * static.heads + head
         k_tile = load_keys(k, start, end, head, static)
-        before = by_token(load_decays(decays, index, 0, static), static)
-        known = product(k_tile, held.to(k_tile.dtype), None, static)
+        before = load_decays(decays, index, 0, static)[:, None]
+        known = tl.dot(k_tile, held.to(k_tile.dtype), input_precision=static.precision)
         values = unknown(known, v, before, start, v_end, head, cols, False, static).to(k_tile.dtype)
         held = carried(held, values, carriers, decays, index, static)
-    store_end(matrices, ends, turn(held, static), sequence, segment, head, cols, of_values, static)
+    store_end(matrices, ends, held, sequence, segment, head, cols, of_values, static)

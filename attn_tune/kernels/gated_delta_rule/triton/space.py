@@ -8,7 +8,6 @@ from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig, For
 from attn_tune.kernels.gated_delta_rule.triton.limits import infeasible, is_narrow
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.space import nearest_feasible
-from attn_tune.kernels.lang.triton.chunks.limits import is_turnable
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.ops.gated_delta_rule.problem import Problem
@@ -108,18 +107,12 @@ def _forwards(problem: Problem, device: Device) -> Iterator[ForwardConfig]:
         yield dataclasses.replace(start, chunk=chunk, prepare_warps=warps)
     for chunk, block_v in itertools.product(_chunks(problem), _tiles(problem)):
         for warps, stages in itertools.product((4, 8), tried(ForwardConfig, "num_stages")):
-            walk = {"chunk": chunk, "block_v": block_v, "num_warps": warps, "num_stages": stages}
-            yield dataclasses.replace(start, **walk)
-            if is_turnable(problem, block_v, warps):
-                yield dataclasses.replace(start, **walk, turned=True)
+            yield dataclasses.replace(start, chunk=chunk, block_v=block_v, num_warps=warps, num_stages=stages)
     walks = problem.batch * problem.num_value_heads
     for segments in tried(ForwardConfig, "segments")[1:]:
         if segments * 4 <= _most_segments(problem, start.chunk) and walks * segments <= 4 * (device.units or _UNITS):
             for block_v, stages in itertools.product(_tiles(problem), (1, 2, 3)):
-                walk = {"segments": segments, "block_v": block_v, "num_stages": stages}
-                yield dataclasses.replace(start, **walk)
-                if is_turnable(problem, block_v, start.num_warps):
-                    yield dataclasses.replace(start, **walk, turned=True)
+                yield dataclasses.replace(start, segments=segments, block_v=block_v, num_stages=stages)
 
 
 def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
@@ -132,8 +125,6 @@ def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
             yield dataclasses.replace(base, prepare_warps=warps)
         for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), tried(BackwardConfig, "num_stages")):
             yield dataclasses.replace(base, block_v=block_v, num_warps=warps, num_stages=stages)
-            if is_turnable(problem, block_v, warps):
-                yield dataclasses.replace(base, block_v=block_v, num_warps=warps, num_stages=stages, turned=True)
         for warps, most in itertools.product((4, 8), (None, *tried(BackwardConfig, "gradient_registers"))):
             yield dataclasses.replace(base, pair_warps=warps, gradient_registers=most)
         for columns, stages in itertools.product(tried(BackwardConfig, "gradient_columns"), (1, 2)):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from attn_tune.kernels.knobs import Flag, Knobs, PowerOfTwo, Range
+from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
 
 DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
 
@@ -14,12 +14,6 @@ SEGMENTS = Range(
     tried=(1, 2, 4, 8, 16),
     doc="parts of a sequence that are walked at one time; with more than one, two more launches find the state at the "
     "start of each",
-)
-
-# Of walks that can hold their state turned (``turned.py``).
-TURNED = Flag(
-    doc="a walk holds its state columns by rows, so that products take it from registers and not from shared memory; "
-    "of use in 16 bits, with 16 columns or more for each warp"
 )
 
 

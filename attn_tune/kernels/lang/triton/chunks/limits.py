@@ -8,8 +8,6 @@ from attn_tune.schema.device import Device
 MAX_ROWS = 256
 # Float32 accumulators that a thread holds at most. It has 255 registers; a few more are spilled.
 MOST_HELD = 288
-# Rows of a product that each warp holds.
-_WARP_ROWS = 16
 
 
 def unsupported(problem: Recurrent, direction: str, device: Device) -> str | None:
@@ -39,11 +37,3 @@ def too_many_bytes(problem: Recurrent, device: Device, chunk: int, num_stages: i
     if needed > (limit := shared_limit(device)):
         return f"its tiles need at least {needed} bytes of shared memory; {device.family} has {limit}"
     return None
-
-
-def is_turnable(problem: Recurrent, block_v: int, num_warps: int) -> bool:
-    """Whether a turned walk is worth trying: in 16 bits, with as many columns as give each warp its rows of a product.
-
-    Any other is right too.
-    """
-    return problem.dtype != "float32" and num_warps * _WARP_ROWS <= min(block_v, padded(problem.v_head_dim))

@@ -67,37 +67,3 @@ def product(a, b, acc, static: tl.constexpr):
         return tl.dot(b, tl.trans(a), acc, input_precision=static.precision)
     else:
         return tl.dot(a, b, acc, input_precision=static.precision)
-
-
-@triton.jit
-def by_columns(state, static: tl.constexpr):
-    """A state that ``load_kept`` loaded, columns by rows."""
-    if static.turned:
-        return state
-    else:
-        return tl.trans(state)
-
-
-@triton.jit
-def store_kept(states, index, held, cols, static: tl.constexpr):
-    """Stores some columns of one state as the walk holds it."""
-    places, inside = _places(states, index, tl.arange(0, static.block_h), cols, static)
-    tl.store(places, held.to(states.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def load_kept(states, index, rows, cols, static: tl.constexpr):
-    """Some rows and columns of one state as the walk held it, in its dtype."""
-    places, inside = _places(states, index, rows, cols, static)
-    return tl.load(places, mask=inside, other=0.0)
-
-
-@triton.jit
-def _places(states, index, rows, cols, static: tl.constexpr):
-    base = states + index.to(tl.int64) * (static.width * static.v_width)
-    if static.turned:
-        inside = (cols < static.v_width)[:, None] & (rows < static.width)[None, :]
-        return base + cols[:, None] * static.width + rows[None, :], inside
-    else:
-        inside = (rows < static.width)[:, None] & (cols < static.v_width)[None, :]
-        return base + rows[:, None] * static.v_width + cols[None, :], inside

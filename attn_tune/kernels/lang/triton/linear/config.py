@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
-from attn_tune.kernels.lang.triton.chunks.config import TURNED
+from attn_tune.kernels.knobs import Flag, Knobs, PowerOfTwo, Range
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +30,13 @@ class ForwardConfig(Walk):
             "adds to the state",
         ),
     ] = 1
-    turned: Annotated[bool, TURNED] = False
+    turned: Annotated[
+        bool,
+        Flag(
+            doc="a walk holds its state columns by rows, so that products take it from registers and not from shared "
+            "memory; of use in 16 bits, with 16 columns or more for each warp"
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Any
 from attn_tune.kernels.knobs import knobs_of, tried
 from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.space import nearest_feasible
-from attn_tune.kernels.lang.triton.chunks.limits import is_turnable
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.kernels.lang.triton.linear.config import (
@@ -24,6 +23,8 @@ from attn_tune.schema.device import Device
 _UNITS = 132
 # A segment has so many chunks at least, and there are so many segments at most, in the untuned choice.
 _SHORTEST, _MOST_SEGMENTS = 8, 16
+# Rows of a product that each warp holds.
+_WARP_ROWS = 16
 
 
 def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
@@ -43,7 +44,7 @@ def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
         "num_stages": _stages(problem),
         "segments": segments,
         # 433 us where 482 were taken otherwise on an H200 (96 heads with a gate each, 8192 tokens).
-        "turned": problem.gate != "channel" and is_turnable(problem, block_v, warps),
+        "turned": problem.gate != "channel" and _is_turnable(problem, block_v, warps),
     }
     if problem.gate == "channel":
         return ChannelForwardConfig(**walk, **_prepared(problem))
@@ -104,7 +105,7 @@ def _forwards(problem: Recurrent, device: Device, start: ForwardConfig) -> Itera
         for warps, stages in itertools.product((4, 8), tried(ForwardConfig, "num_stages")):
             walk = {"chunk": chunk, "block_v": block_v, "num_warps": warps, "num_stages": stages}
             yield dataclasses.replace(start, **walk)
-            if is_turnable(problem, block_v, warps):
+            if _is_turnable(problem, block_v, warps):
                 yield dataclasses.replace(start, **walk, turned=True)
     walks = problem.batch * problem.num_value_heads
     for segments in tried(ForwardConfig, "segments"):
@@ -172,3 +173,11 @@ def _stages(problem: Recurrent) -> int:
 
 def _most_segments(problem: Recurrent, chunk: int) -> int:
     return max(1, max(problem.lengths) // chunk)
+
+
+def _is_turnable(problem: Recurrent, block_v: int, num_warps: int) -> bool:
+    """Whether a turned walk is worth trying: in 16 bits, with as many columns as give each warp its rows of a product.
+
+    Any other is right too.
+    """
+    return problem.dtype != "float32" and num_warps * _WARP_ROWS <= min(block_v, padded(problem.v_head_dim))
