@@ -72,6 +72,9 @@ def append_kernel(
     token = row // static.num_kv_heads
     head = row % static.num_kv_heads
     valid = row < static.rows
+    # Loads that wait for no place in the cache are on their way before those that find it.
+    k_rows = load_rows(new_k, row, static.head_dim, static.block_h, static)
+    v_rows = load_rows(new_v, row, static.v_head_dim, static.block_v, static)
     if cu_q_lens is None:
         sequence = token // static.new
         position = token % static.new - static.new
@@ -94,13 +97,13 @@ def append_kernel(
         valid &= (page >= 0) & (page < static.pages)
 
     offset = page.to(tl.int64) * static.scale_steps[0] + slot * static.scale_steps[1] + head * static.scale_steps[2]
-    k_codes, k_factor = coded(new_k, k_scale, row, head, valid, static.head_dim, static.block_h, static)
+    k_codes, k_factor = coded(k_rows, k_scale, head, static)
     place = page.to(tl.int64) * static.k_steps[0] + slot.to(tl.int64) * static.k_steps[1]
     place += head.to(tl.int64) * static.k_steps[2]
     cols = tl.arange(0, static.block_h)[None, :]
     tl.store(k + place[:, None] + cols, k_codes, mask=valid[:, None] & (cols < static.head_dim))
 
-    v_codes, v_factor = coded(new_v, v_scale, row, head, valid, static.v_head_dim, static.block_v, static)
+    v_codes, v_factor = coded(v_rows, v_scale, head, static)
     place = page.to(tl.int64) * static.v_steps[0] + slot.to(tl.int64) * static.v_steps[1]
     place += head.to(tl.int64) * static.v_steps[2]
     cols = tl.arange(0, static.block_v)[None, :]
@@ -115,11 +118,16 @@ def append_kernel(
 
 
 @triton.jit
-def coded(new, scale, row, head, valid, width: tl.constexpr, block: tl.constexpr, static: tl.constexpr):
-    """Keys or values of ``row`` as they are stored, ``[block_rows, block]``, and what multiplies their codes."""
+def load_rows(new, row, width: tl.constexpr, block: tl.constexpr, static: tl.constexpr):
+    """New keys or values of ``row``, ``[block_rows, block]``."""
     cols = tl.arange(0, block)[None, :]
-    inside = valid[:, None] & (cols < width)
-    x = tl.load(new + row.to(tl.int64)[:, None] * width + cols, mask=inside, other=0.0)
+    inside = (row < static.rows)[:, None] & (cols < width)
+    return tl.load(new + row.to(tl.int64)[:, None] * width + cols, mask=inside, other=0.0)
+
+
+@triton.jit
+def coded(x, scale, head, static: tl.constexpr):
+    """The rows ``x`` of keys or values as they are stored, and what multiplies their codes."""
     factor = tl.full([static.block_rows], 1.0, tl.float32)
     if static.largest is not None:
         wide = x.to(tl.float32)
