@@ -3,15 +3,17 @@
     python benchmarks/paged_decode_peers.py --grid llama3-8b-serving --out serving.json
 
 For each point what ``attn_tune.paged_decode`` chooses, its XLA and its cuDNN kernel, cuDNN's paged attention alone
-(which JAX has, but not as a public function; it is given caches without poison), and cuDNN on a contiguous cache of the
-same lengths through ``jax.nn.dot_product_attention``. A row says microseconds, the terabytes of visible keys and values
-a second, and the worst error as a multiple of what is allowed. ``read`` reads as many bytes and keeps their maximum:
-what a kernel of this size can reach at best. A GPU is needed.
+(which JAX has, but not as a public function; it is given caches without poison), cuDNN on a contiguous cache of the
+same lengths through ``jax.nn.dot_product_attention``, and, where ``flash_attn3_jax`` is installed, FlashAttention-3
+over the same pages with 1, 4 and 16 splits. A row says microseconds, the terabytes of visible keys and values a second,
+and the worst error as a multiple of what is allowed. ``read`` reads as many bytes and keeps their maximum: what a
+kernel of this size can reach at best. A GPU is needed.
 """
 
 import argparse
 import dataclasses
 import functools
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -163,7 +165,7 @@ def options(p: Any, o: Any) -> dict[str, Any]:
     }
 
 
-def _plain(p: Problem, o: Operands) -> str:
+def _plain(p: Any, *, is_causal: bool = False) -> str:
     """The reason that a library which knows plain attention alone cannot do the problem; empty if it can."""
     lacks = {
         "codes": p.kv_dtype != SAME,
@@ -171,7 +173,7 @@ def _plain(p: Problem, o: Operands) -> str:
         "a soft cap": p.soft_cap is not None,
         "a window": p.window is not None,
         "another layout": p.layout != "nhd",
-        "several queries": p.q_len > 1,
+        "several queries": not is_causal and p.q_len > 1,
         "float32": p.dtype == "float32",
     }
     return next((f"not with {name}" for name, has in lacks.items() if has), "")
@@ -187,7 +189,7 @@ def _dense(p: Problem, o: Operands) -> tuple[Any, Any, Any]:
 
 
 def _cudnn_paged(p: Problem, o: Operands) -> Any:
-    if reason := _plain(p, o):
+    if reason := _plain(p):
         return reason
     if not p.page_size:
         return "the cache has no pages"
@@ -212,7 +214,7 @@ def _cudnn_paged(p: Problem, o: Operands) -> Any:
 
 
 def _cudnn_contiguous(p: Problem, o: Operands) -> Any:
-    if reason := _plain(p, o):
+    if reason := _plain(p):
         return reason
     import jax
 
@@ -226,6 +228,35 @@ def _cudnn_contiguous(p: Problem, o: Operands) -> Any:
         )
 
     return call, (o.q, k, v, o.kv_lens)
+
+
+def fa3(splits: int, p: Any, o: Any, q: Callable[[Any], Any] = lambda q: q, *, is_causal: bool = False) -> Any:
+    """FlashAttention-3 of sequences with equal numbers of queries; ``q`` makes ``[B, T, N, H]`` of an op's."""
+    if importlib.util.find_spec("flash_attn3_jax") is None:
+        return "flash-attn3-jax is not installed"
+    if p.head_dim != 128 or p.v_head_dim != 128:
+        return "its wheels are compiled for head dim 128"
+    if reason := _plain(p, is_causal=is_causal):
+        return reason
+    from flash_attn3_jax import flash_mha_with_kvcache
+
+    k, v, table = _dense(p, o)
+    table = table.astype("int32") if p.page_size else None
+
+    def call(queries: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
+        out = flash_mha_with_kvcache(
+            q(queries),
+            k,
+            v,
+            cache_seqlens=lengths,
+            page_table=table,
+            softmax_scale=p.scale,
+            is_causal=is_causal,
+            num_splits=splits,
+        )
+        return out.reshape(queries.shape)
+
+    return call, (o.q, k, v, table, o.kv_lens)
 
 
 def read(p: Problem, o: Operands) -> Any:
@@ -246,6 +277,9 @@ _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "cudnn": functools.partial(_ours, "cudnn"),
     "cudnn_paged": _cudnn_paged,
     "cudnn_contiguous": _cudnn_contiguous,
+    "fa3": functools.partial(fa3, 1),
+    "fa3_4_splits": functools.partial(fa3, 4),
+    "fa3_16_splits": functools.partial(fa3, 16),
     _READ: read,
 }
 

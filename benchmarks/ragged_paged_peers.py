@@ -3,10 +3,10 @@
     python benchmarks/ragged_paged_peers.py --grid llama3-8b-ragged --out ragged.json
 
 For each point what ``attn_tune.ragged_paged`` chooses, the untuned ``triton`` kernel and the one for Hopper, ``triton``
-without a launch of its own for sequences that decode,
-the tile that vLLM's unified kernel has (16 rows, 32 keys, one launch), our forward over contiguous arrays of the same
-lengths, and cuDNN's through ``jax.nn.dot_product_attention``. A row says microseconds and the worst error as a multiple
-of what is allowed. A GPU is needed.
+without a launch of its own for sequences that decode, the tile that vLLM's unified kernel has (16 rows, 32 keys, one
+launch), our forward over contiguous arrays of the same lengths, and cuDNN's through ``jax.nn.dot_product_attention``;
+where ``flash_attn3_jax`` is installed and sequences are alike, FlashAttention-3 over the same pages. A row says
+microseconds and the worst error as a multiple of what is allowed. A GPU is needed.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paged_decode_peers import options, record
+from paged_decode_peers import fa3, options, record
 
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import Problem
@@ -98,6 +98,12 @@ def _cudnn(p: Problem, o: Operands) -> Any:
     return call, given
 
 
+def _fa3(p: Problem, o: Operands) -> Any:
+    if p.workload != "eq" or p.tokens % p.batch or not p.causal:
+        return "not with sequences of different lengths, or without a causal mask"
+    return fa3(1, p, o, lambda q: q.reshape(p.batch, -1, *q.shape[1:]), is_causal=True)
+
+
 _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "auto": functools.partial(_ours, _auto),
     "triton": functools.partial(_ours, functools.partial(_kernel, "triton")),
@@ -106,6 +112,7 @@ _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "small_tile": functools.partial(_ours, _small_tile),
     "own_contiguous": _own_contiguous,
     "cudnn_contiguous": _cudnn,
+    "fa3": _fa3,
 }
 
 if __name__ == "__main__":
