@@ -72,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for head_dim in sorted({case.problem.head_dim for case in whole if not case.is_latent}) or (
             [] if whole else [128]
         ):
-            serving_flashinfer.build(serving_flashinfer.PLAIN, head_dim)
+            is_append = bool(whole) and all(case.kind == "paged_append" for case in whole)
+            modules = [serving_flashinfer.PAGE] if is_append else serving_flashinfer.PLAIN
+            serving_flashinfer.build(modules, head_dim)
     report: dict[str, Any] = {"versions": _versions(with_flashinfer=not args.dry_run), "rows": []}
     for case in cases:
         report["rows"].append(_row(case, args.rounds, with_flashinfer=not args.dry_run))
