@@ -211,9 +211,11 @@ def _split_work(launch: Launch, problem: Problem, rows: int, keys: int) -> Work:
     share = problem.visible_pairs / (problem.q_len * problem.kv_len)
     # Tiles under the diagonal are whole.
     share = max(share, 0.5) if problem.causal else share
-    longest = max(1, math.ceil(visible_keys(problem) * share / keys / launch.splits))
+    mean = max(1.0, visible_keys(problem) * share / keys / launch.splits)
+    # The last rows see all keys.
+    longest = max(1, math.ceil(visible_keys(problem) / keys / launch.splits))
     facts = _facts(problem, rows, keys)
-    return Work(programs, programs * longest * _counted(problem), longest, facts, ranges=False)
+    return Work(programs, programs * mean * _counted(problem), longest, facts, ranges=False)
 
 
 def _facts(problem: Problem, rows: int, keys: int) -> tuple[bool, ...]:
