@@ -239,11 +239,12 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
 
     o = inputs if direction == "fwd" else inputs.operands
     walk_static = _static(problem, config)
-    parts = 0 if direction == "fwd" else parts_of(walk_static)
-    prepared = made("prepare", lambda o: prepare(problem, config, o, parts), o)
+    carries = direction == "bwd"
+    parts = parts_of(walk_static) if carries else 1
+    prepared = made("prepare", lambda o: prepare(problem, config, o, parts, carries=carries), o)
     for change in _PREPARED:
         other = dataclasses.replace(config, **change)
-        made(f"prepare {change}", functools.partial(prepare, problem, other, parts=parts), o)
+        made(f"prepare {change}", functools.partial(prepare, problem, other, parts=parts, carries=carries), o)
     if direction == "fwd":
         starts = o.initial_state
         if walk_static.segments > 1:

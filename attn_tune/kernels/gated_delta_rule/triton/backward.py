@@ -24,7 +24,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
         return {name: x.astype(problem.dtype) if name in ("dq", "dk", "dv") else x for name, x in found.items()}
     o = inputs.operands
     static = static_of(problem, config, config.block_v)
-    prepared = prepare(problem, config, o, parts_of(static))
+    prepared = prepare(problem, config, o, parts_of(static), carries=True)
     kept, walked = walk(inputs, prepared, config, static)
     static = static_of(problem, config, config.gradient_block_v)
     dq, dk, dg, dbeta = differentiate(inputs, kept, walked, prepared.decays, config, static)

@@ -28,7 +28,6 @@ from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton.scan import (
     chunk_decay,
-    load_carriers,
     load_decays,
     load_keys,
     unknown,
@@ -213,3 +212,11 @@ def weighed(values, beta, start, end, head, static: tl.constexpr):
     if beta is not None:
         values *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
     return values
+
+
+@triton.jit
+def load_carriers(carriers, index, static: tl.constexpr):
+    """The carriers of a chunk and value head."""
+    rows = tl.arange(0, static.block_h)
+    first = index * static.chunk
+    return load_tokens(carriers, first, first + static.chunk, 0, 1, static.width, rows, static.chunk, static.whole)

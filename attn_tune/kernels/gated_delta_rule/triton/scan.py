@@ -16,6 +16,7 @@ from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, s
 from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     load_lower,
+    load_numbers,
     load_tokens,
     store_tokens,
     tokens_of,
@@ -38,9 +39,10 @@ def scan(
         o.q,
         o.k,
         o.v,
+        o.beta,
         starts,
         o.cu_seqlens,
-        prepared.carriers,
+        prepared.solved,
         prepared.mixed,
         prepared.decays,
         out_types=[
@@ -57,7 +59,7 @@ def scan(
 
 
 @triton.jit
-def scan_kernel(q, k, v, starts, cu_seqlens, carriers, mixed, decays, out, state, static: tl.constexpr):
+def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, state, static: tl.constexpr):
     """One program per tile of columns, head and segment of a sequence; tokens of no sequence get zeros."""
     tile = tl.program_id(0) % static.tiles
     head = tl.program_id(0) // static.tiles % static.heads
@@ -71,7 +73,7 @@ def scan_kernel(q, k, v, starts, cu_seqlens, carriers, mixed, decays, out, state
         if starts is not None:
             index = (sequence * static.segments + segment) * static.heads + head
             held = load_state(starts, index, cols, static)
-        arrays = (q, k, v, carriers, mixed, decays)
+        arrays = (q, k, v, beta, solved, mixed, decays)
         for chunk in tl.range(first, last):
             start = begin + chunk * static.chunk
             index = (place + chunk) * static.heads + head
@@ -90,24 +92,49 @@ def scan_kernel(q, k, v, starts, cu_seqlens, carriers, mixed, decays, out, state
 @triton.jit
 def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.constexpr):
     """The state after a chunk; the chunk's outputs are stored."""
-    q, k, v, carriers, mixed, decays = arrays
+    q, k, v, beta, solved, mixed, decays = arrays
     k_tile = load_keys(k, start, end, head, static)
     rounded = held.to(k_tile.dtype)
+    values = right_side(k_tile, rounded, v, beta, decays, start, end, end, head, index, cols, static.whole, static)
     before = load_decays(decays, index, 0, static)[:, None]
-    known = tl.dot(k_tile, rounded, input_precision=static.precision)
-    values = unknown(known, v, before, start, end, head, cols, static.whole, static).to(k_tile.dtype)
     found = tl.dot(load_keys(q, start, end, head, static), rounded, input_precision=static.precision) * before
     found = tl.dot(load_lower(mixed, index, static.chunk), values, found, input_precision=static.precision)
-    found = (found * static.scale).to(k_tile.dtype)
-    store_tokens(out, found, start, end, head, static.heads, static.v_width, cols, static.chunk)
-    return carried(held, values, carriers, decays, index, static)
+    store_tokens(out, found * static.scale, start, end, head, static.heads, static.v_width, cols, static.chunk)
+    return carried(held, k_tile, values, solved, decays, index, static)
 
 
 @triton.jit
-def carried(held, values, carriers, decays, index, static: tl.constexpr):
-    """The state after a chunk from that before it and the part of the chunk's values that it does not know."""
-    tile = tl.trans(load_carriers(carriers, index, static))
-    return tl.dot(tile, values, held * chunk_decay(decays, index, static), input_precision=static.precision)
+def right_side(
+    k_tile,
+    rounded,
+    v,
+    beta,
+    decays,
+    start,
+    end,
+    v_end,
+    head,
+    index,
+    cols,
+    whole: tl.constexpr,
+    static: tl.constexpr,
+):
+    """The right side ``beta (v - f S^T k)`` of a chunk's system, rounded; ``v_end`` and ``whole`` as in ``unknown``."""
+    known = tl.dot(k_tile, rounded, input_precision=static.precision)
+    before = load_decays(decays, index, 0, static)[:, None]
+    values = unknown(known, v, before, start, v_end, head, cols, whole, static)
+    if beta is not None:
+        values *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
+    return values.to(k_tile.dtype)
+
+
+@triton.jit
+def carried(held, k_tile, values, solved, decays, index, static: tl.constexpr):
+    """The state after a chunk from that before it and the right side of the chunk's system."""
+    update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
+    update = (update * load_decays(decays, index, 1, static)[:, None]).to(k_tile.dtype)
+    held *= chunk_decay(decays, index, static)
+    return tl.dot(tl.trans(k_tile), update, held, input_precision=static.precision)
 
 
 @triton.jit
@@ -130,14 +157,6 @@ def load_keys(x, start, end, head, static: tl.constexpr):
     rows = tl.arange(0, static.block_h)
     key_head = head // static.group
     return load_tokens(x, start, end, key_head, static.key_heads, static.width, rows, static.chunk, static.whole)
-
-
-@triton.jit
-def load_carriers(carriers, index, static: tl.constexpr):
-    """The carriers of a chunk and value head."""
-    rows = tl.arange(0, static.block_h)
-    first = index * static.chunk
-    return load_tokens(carriers, first, first + static.chunk, 0, 1, static.width, rows, static.chunk, static.whole)
 
 
 @triton.jit

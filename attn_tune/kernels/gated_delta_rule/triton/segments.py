@@ -10,7 +10,7 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import carried, load_decays, load_keys, unknown
+from attn_tune.kernels.gated_delta_rule.triton.scan import carried, load_keys, right_side
 from attn_tune.kernels.lang.triton.chunks import segments
 from attn_tune.kernels.lang.triton.chunks.segments import place_of, start_of, store_end
 from attn_tune.kernels.lang.triton.chunks.static import Static
@@ -20,12 +20,12 @@ from attn_tune.ops.gated_delta_rule.operands import Operands
 def segment_starts(operands: Operands, prepared: Prepared, config: ForwardConfig, static: Static) -> jax.Array:
     """The float32 state at the start of each segment ``[B, segments, N, H, V]``."""
     o = operands
-    arrays = (o.k, o.v, o.cu_seqlens, prepared.carriers, prepared.decays)
+    arrays = (o.k, o.v, o.beta, o.cu_seqlens, prepared.solved, prepared.decays)
     return segments.segment_starts("gated_delta_rule", transitions_kernel, arrays, o.initial_state, config, static)
 
 
 @triton.jit
-def transitions_kernel(k, v, cu_seqlens, carriers, decays, matrices, ends, static: tl.constexpr):
+def transitions_kernel(k, v, beta, cu_seqlens, solved, decays, matrices, ends, static: tl.constexpr):
     """One program per tile of columns of ``Z`` or of ``M``, head and segment of a sequence but the last one."""
     sequence, segment, head, begin, end, place, first, last, cols, of_values = place_of(cu_seqlens, static)
     held = start_of(cols, of_values, static)
@@ -34,8 +34,7 @@ def transitions_kernel(k, v, cu_seqlens, carriers, decays, matrices, ends, stati
         start = begin + chunk * static.chunk
         index = (place + chunk) * static.heads + head
         k_tile = load_keys(k, start, end, head, static)
-        before = load_decays(decays, index, 0, static)[:, None]
-        known = tl.dot(k_tile, held.to(k_tile.dtype), input_precision=static.precision)
-        values = unknown(known, v, before, start, v_end, head, cols, False, static).to(k_tile.dtype)
-        held = carried(held, values, carriers, decays, index, static)
+        rounded = held.to(k_tile.dtype)
+        values = right_side(k_tile, rounded, v, beta, decays, start, end, v_end, head, index, cols, False, static)
+        held = carried(held, k_tile, values, solved, decays, index, static)
     store_end(matrices, ends, held, sequence, segment, head, cols, of_values, static)

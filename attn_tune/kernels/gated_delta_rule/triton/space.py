@@ -19,7 +19,7 @@ _UNITS = 132
 _ENOUGH = 0.75
 # Segments make so many times the work, and are worth it from so many chunks on.
 _WORK, _LONG, _MOST_SEGMENTS = 3, 32, 16
-# Shared memory that three stages of walks of 64 columns need, of 128 rows and 64 tokens; of the forward's, 213504.
+# Shared memory that three stages of walks of 64 columns need, of 128 rows and 64 tokens; of the forward's, 189952.
 _SHARED = 214528
 _DOUBLING = ("chunk", "prepare_warps", "block_v", "num_warps", "num_stages", "segments")
 _GRADIENTS = ("pair_warps", "gradient_block_v", "gradient_columns", "gradient_warps", "gradient_stages")
