@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attn_tune.tuner.offline.target import find_target
 
-TARGETS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x")
+TARGETS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x")
 KERNELS = ("pallas_tpu_splash", "pallas_tpu_splash_fused")
 PROBLEMS = ("--grid", "llama3-8b")
 PACKS = Path(__file__).parent.parent / "attn_tune" / "packs" / "shipped"

@@ -196,6 +196,13 @@ def serving_peers() -> str:
     return recorded.serving_peers()
 
 
+def serving_by_splits() -> str:
+    """FlashAttention-3 over pages beside ours, from what is recorded."""
+    import recorded
+
+    return recorded.flash_attention_3()
+
+
 def _screen(name: str) -> Callable[[], str]:
     """The maker of a block with a section of the recorded terminal."""
 
@@ -230,6 +237,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "schema": schema,
     "serving-decoding": serving_decoding,
     "serving-peers": serving_peers,
+    "serving-by-splits": serving_by_splits,
     "shipped-packs": shipped_packs,
 }
 

@@ -106,6 +106,25 @@ def serving_peers() -> str:
     return serving_join.markdown(json.loads(path.read_text()) for path in found if path.exists()) + "\n"
 
 
+def flash_attention_3() -> str:
+    """The table of FlashAttention-3 over pages, by its number of splits, and the least speed of ours."""
+    from attn_tune.reports.tables import markdown_table
+
+    rows = _rows("serving_fa3")
+    sides = list(dict.fromkeys(name for row in rows for name in row["us"] if name.startswith("fa3")))
+    table, speeds = [], []
+    for row in rows:
+        us, point = row["us"], row["point"].removeprefix("llama3-8b-")
+        times = (f"{us[name]:.1f}" if name in us else "" for name in sides)
+        speeds.append(min(us[name] for name in sides if name in us) / us["auto"])
+        table.append([point, f"{us['auto']:.1f}", *times, f"{speeds[-1]:.2f}"])
+    names = ["point", "ours, us", *(side.replace("_", " ") for side in sides), "speed"]
+    end = (
+        f"Ours is {_mean(speeds):.2f} times as fast as the best number of splits (geometric mean; {min(speeds):.2f} to "
+    )
+    return f"{markdown_table(names, table)}\n{end}{max(speeds):.2f}).\n"
+
+
 def screen(name: str) -> str:
     """A section of the recorded terminal as a block; that of a command begins with the command, a log is shortened."""
     from record_terminal import LOG, OUT, SHOWN, STATUS, SWEEP, WATCH, WATCHED, sections
