@@ -1,12 +1,16 @@
 """Ragged attention over a paged cache beside its peers: one run, one device, interleaved, device time, cold cache.
 
     python benchmarks/ragged_paged_peers.py --grid llama3-8b-ragged --out ragged.json
+    python benchmarks/ragged_paged_peers.py --only float8-queries/ --out queries.json \
+        --peers triton_8bit,triton_8bit_8_warps,triton_8bit_128_keys,wide_queries,wide_cache
 
 For each point what ``attn_tune.ragged_paged`` chooses, the untuned ``triton`` kernel and the one for Hopper, ``triton``
 without a launch of its own for sequences that decode, the tile that vLLM's unified kernel has (16 rows, 32 keys, one
 launch), our forward over contiguous arrays of the same lengths, and cuDNN's through ``jax.nn.dot_product_attention``;
-where ``flash_attn3_jax`` is installed and sequences are alike, FlashAttention-3 over the same pages. A row says
-microseconds and the worst error as a multiple of what is allowed. A GPU is needed.
+where ``flash_attn3_jax`` is installed and sequences are alike, FlashAttention-3 over the same pages. Where
+queries are codes, ``triton_8bit`` with three tiles stands beside ``triton`` with the same queries in 16 bits, and the
+kernel for Hopper with the cache in 16 bits too. A row says microseconds and the worst error as a multiple of what is
+allowed. A GPU is needed.
 """
 
 import dataclasses
@@ -32,7 +36,8 @@ def _ours(make: Callable[[Problem], Any], p: Problem, o: Operands) -> Any:
     chosen = make(p)
 
     def call(o: Operands) -> Any:
-        return attn_tune.ragged_paged(o.q, o.k, o.v, o.kv_lens, o.cu_q_lens, o.page_table, **options(p, o), **chosen)
+        more = options(p, o) | {"q_scale": o.q_scale, "out_dtype": p.dtype} | chosen
+        return attn_tune.ragged_paged(o.q, o.k, o.v, o.kv_lens, o.cu_q_lens, o.page_table, **more)
 
     return call, (o,)
 
@@ -45,18 +50,31 @@ def _kernel(name: str, p: Problem) -> dict[str, Any]:
     return {"platform": name}
 
 
-def _one_launch(p: Problem) -> dict[str, Any]:
+def _changed(kernel: str, knobs: dict[str, Any], p: Problem) -> dict[str, Any]:
+    """The untuned config of a kernel with other values of some knobs."""
     from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.ragged_paged.triton.space import heuristic
+    from attn_tune.kernels.registry import get_kernel
 
-    config = dataclasses.replace(heuristic(p, current_device()), decode_programs=None, decode_block_k=64)
-    return {"platform": "triton", "cfg": config}
+    untuned = get_kernel(f"ragged_paged/{kernel}").searches["fwd"].heuristic(p, current_device())
+    return {"platform": kernel, "cfg": dataclasses.replace(untuned, **knobs)}
 
 
-def _small_tile(p: Problem) -> dict[str, Any]:
-    from attn_tune.kernels.ragged_paged.triton.config import Config
+def _wide(kernel: str, keeps_codes: bool, p: Problem, o: Operands) -> Any:
+    """A kernel with queries that are codes in 16 bits, and with ``keeps_codes`` false with keys and values so too."""
+    import jax.numpy as jnp
 
-    return {"platform": "triton", "cfg": Config(block_q=16, block_k=32, num_warps=4, num_stages=3)}
+    if p.q_scale == "none" or p.kv_scale not in ("none", "tensor") or o.v is None:
+        return "only with queries that are codes, and one scale of all keys and of all values, which lie apart"
+
+    def wide(x: Any, scale: Any) -> Any:
+        return (x.astype(jnp.float32) * (1 if scale is None else scale)).astype(p.dtype)
+
+    o = o._replace(q=wide(o.q, o.q_scale[..., None] if p.q_scale == "token" else o.q_scale), q_scale=None)
+    p = dataclasses.replace(p, q_scale="none")
+    if not keeps_codes:
+        o = o._replace(k=wide(o.k, o.k_scale), v=wide(o.v, o.v_scale), k_scale=None, v_scale=None)
+        p = dataclasses.replace(p, kv_dtype="same", kv_scale="none")
+    return _ours(functools.partial(_kernel, kernel), p, o)
 
 
 def _contiguous(p: Problem, o: Operands) -> Any:
@@ -104,12 +122,24 @@ def _fa3(p: Problem, o: Operands) -> Any:
     return fa3(1, p, o, lambda q: q.reshape(p.batch, -1, *q.shape[1:]), is_causal=True)
 
 
+_ONE_LAUNCH = {"decode_programs": None, "decode_block_k": 64}
+_SMALL_TILE = _ONE_LAUNCH | {"block_q": 16, "block_k": 32, "num_warps": 4, "num_stages": 3}
 _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
     "auto": functools.partial(_ours, _auto),
     "triton": functools.partial(_ours, functools.partial(_kernel, "triton")),
     "triton_hopper": functools.partial(_ours, functools.partial(_kernel, "triton_hopper")),
-    "one_launch": functools.partial(_ours, _one_launch),
-    "small_tile": functools.partial(_ours, _small_tile),
+    "one_launch": functools.partial(_ours, functools.partial(_changed, "triton", _ONE_LAUNCH)),
+    "small_tile": functools.partial(
+        _ours,
+        functools.partial(_changed, "triton", _SMALL_TILE),
+    ),
+    "triton_8bit": functools.partial(_ours, functools.partial(_kernel, "triton_8bit")),
+    "triton_8bit_8_warps": functools.partial(_ours, functools.partial(_changed, "triton_8bit", {"num_warps": 8})),
+    "triton_8bit_128_keys": functools.partial(
+        _ours, functools.partial(_changed, "triton_8bit", {"num_warps": 8, "block_k": 128})
+    ),
+    "wide_queries": functools.partial(_wide, "triton", True),
+    "wide_cache": functools.partial(_wide, "triton_hopper", False),
     "own_contiguous": _own_contiguous,
     "cudnn_contiguous": _cudnn,
     "fa3": _fa3,

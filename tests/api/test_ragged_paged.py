@@ -1,5 +1,6 @@
 """The public ``ragged_paged``: every layout, padding, chunks beside whole prompts, meshes, and refusals."""
 
+import dataclasses
 import functools
 
 import jax
@@ -27,6 +28,8 @@ def call(problem, operands, **more):
         "softmax_aux": o.sinks,
         "k_scale": o.k_scale,
         "v_scale": o.v_scale,
+        "q_scale": o.q_scale,
+        "out_dtype": p.dtype,
         "return_lse": True,
         "causal": p.causal,
     }
@@ -40,13 +43,28 @@ def case(name):
 
 
 NAMES = ("paged_at_edges", "interleaved", "head_first", "contiguous_ragged", "everything", "not_causal")
+QUERIES = tuple(name for name in samples() if name.startswith("queries_"))
+TESTED = ["interleaved", "contiguous_ragged", "everything", "not_causal", "queries_float8", "queries_int8_contiguous"]
 
 
-@pytest.mark.parametrize("name", chosen(NAMES, ["interleaved", "contiguous_ragged", "everything", "not_causal"]))
+@pytest.mark.parametrize("name", chosen(NAMES + QUERIES, TESTED))
 def test_rows_are_right(name):
     problem, operands = case(name)
     out, lse = jax.jit(functools.partial(call, problem))(operands)
     assert_right(problem, operands, {"out": out, "lse": lse})
+
+
+def test_codes_of_queries_have_a_bfloat16_output_by_default():
+    problem, operands = case("queries_float8")
+    out, _ = call(problem, operands, out_dtype=None)
+    assert out.dtype == jnp.bfloat16
+    assert call(problem, operands, out_dtype=jnp.float32)[0].dtype == jnp.float32
+
+
+def test_queries_of_sixteen_bits_have_no_word_of_their_own_in_a_signature():
+    text = samples()["float8_token"].signature.text
+    assert "qscale" not in text
+    assert f"{text} qscale=token" == dataclasses.replace(samples()["float8_token"], q_scale="token").signature.text
 
 
 def test_sequences_from_num_seqs_on_count_for_nothing():
@@ -162,11 +180,32 @@ def test_a_derivative_is_refused_with_the_way_out():
         ({"causal": 1}, "causal must be True or False, got 1"),
         ({"k_scale": 1.0}, "v_scale is missing"),
         ({"platform": "cuda"}, "unknown kernel of ragged_paged 'cuda'"),
+        ({"q_scale": 0.5}, "q_scale belongs to a query of float8_e4m3fn or int8, not of bfloat16"),
+        ({"out_dtype": "float16"}, "out_dtype='float16' needs a query of codes; of a bfloat16 query it is bfloat16"),
+        ({"query": jnp.zeros((60, 4, 32), jnp.int8)}, "query holds int8 codes and k_pages bfloat16"),
     ],
 )
 def test_a_malformed_argument_is_named(change, words):
     _, o = case("paged_at_edges")
     given = {"query": o.q, "k_pages": o.k, "v_pages": o.v, "kv_lens": o.kv_lens, "cu_q_lens": o.cu_q_lens}
     given |= {"page_table": o.page_table} | change
+    with pytest.raises(UsageError, match=words):
+        attn_tune.ragged_paged(**given)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"q_scale": None}, r"q_scale is missing: a query of float8_e4m3fn codes needs one number, or \[tokens, N\]"),
+        ({"q_scale": jnp.ones(4)}, r"q_scale must be one number or \[60, 4\], got \[4\]"),
+        ({"q_scale": float("inf")}, "q_scale must be finite, got inf"),
+        ({"query": jnp.zeros((60, 4, 32), jnp.int8)}, "query holds int8 codes and k_pages float8_e4m3fn"),
+        ({"out_dtype": "int8"}, "out_dtype must be one of bfloat16, float16, float32, got 'int8'"),
+    ],
+)
+def test_a_malformed_argument_beside_codes_of_queries_is_named(change, words):
+    _, o = case("queries_float8")
+    given = {"query": o.q, "k_pages": o.k, "v_pages": o.v, "kv_lens": o.kv_lens, "cu_q_lens": o.cu_q_lens}
+    given |= {"page_table": o.page_table, "k_scale": o.k_scale, "v_scale": o.v_scale, "q_scale": o.q_scale} | change
     with pytest.raises(UsageError, match=words):
         attn_tune.ragged_paged(**given)

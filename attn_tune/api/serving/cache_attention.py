@@ -8,12 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from attn_tune.api.declaration import Call
 from attn_tune.ops.contract import Workload
-from attn_tune.ops.fields.arguments import DTYPES, static_float
-from attn_tune.ops.fields.cache import BLOCK, JOINT, LATENT, LAYOUTS, PACKED, SAME, sizes_of
+from attn_tune.ops.fields.arguments import DTYPES, check_array, dtype_name, static_float
+from attn_tune.ops.fields.cache import BLOCK, CODES, JOINT, LATENT, LAYOUTS, PACKED, SAME, sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     cache_letters,
     check_caches,
@@ -25,12 +26,19 @@ from attn_tune.ops.fields.cache_arguments import (
     remedy,
 )
 from attn_tune.ops.fields.sinks import sinks_of
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 
 @functools.cache
 def cache_call(
-    op: str, rows: tuple[tuple[str, str], ...], layout: str, *, has_pages: bool, kv_scale: str, doing: str
+    op: str,
+    rows: tuple[tuple[str, str], ...],
+    layout: str,
+    *,
+    has_pages: bool,
+    kv_scale: str,
+    doing: str,
+    q_scale: str = "none",
 ) -> Call:
     """The call of a layout. Heads are cut, and sequences where they have axes of their own in queries and cache.
 
@@ -57,6 +65,7 @@ def cache_call(
             "sinks": "n",
             "k_scale": scale,
             "v_scale": scale,
+            "q_scale": f"{letters}n" if q_scale == "token" else "",
             "out": f"{letters}nh" if is_joint else f"{letters}nv",
             "lse": f"{letters}n",
         },
@@ -84,7 +93,7 @@ def cache_call(
 def _outputs(problem: Any, operands: Any) -> dict[str, jax.ShapeDtypeStruct]:
     rows = operands.q.shape[:-1]
     return {
-        "out": jax.ShapeDtypeStruct((*rows, problem.v_head_dim), operands.q.dtype),
+        "out": jax.ShapeDtypeStruct((*rows, problem.v_head_dim), jnp.dtype(problem.dtype)),
         "lse": jax.ShapeDtypeStruct(tuple(rows), jnp.float32),
     }
 
@@ -106,6 +115,38 @@ def check_query_dtype(query: Array) -> None:
         raise UsageError(f"query must have dtype {', '.join(DTYPES)}, got {query.dtype}")
 
 
+def check_query_codes(query: Array, k_pages: Any, q_scale: Any, out_dtype: Any) -> tuple[str, str, Array | None]:
+    """The dtype of the output, which parts of queries ``[tokens, N, H]`` have a scale, and this scale as float32.
+
+    Raises:
+      UsageError: codes without a scale, or over a cache of another dtype; a scale or another dtype of the output for
+        queries that are no codes; a scale of another shape, or one of Python or numpy that is not finite.
+    """
+    dtype = query.dtype.name
+    if dtype not in CODES:
+        check_query_dtype(query)
+        if q_scale is not None:
+            raise UsageError(f"q_scale belongs to a query of {' or '.join(CODES)}, not of {dtype}; leave it out")
+        if out_dtype is not None and dtype_name("out_dtype", out_dtype) != dtype:
+            raise UsageError(f"out_dtype={shown(out_dtype)} needs a query of codes; of a {dtype} query it is {dtype}")
+        return dtype, "none", None
+    if (cache := check_array("k_pages", k_pages).dtype.name) != dtype:
+        raise UsageError(
+            f"query holds {dtype} codes and k_pages {cache}: both must be codes of one dtype, or the query "
+            f"{' or '.join(DTYPES)}"
+        )
+    if q_scale is None:
+        raise UsageError(f"q_scale is missing: a query of {dtype} codes needs one number, or [tokens, N]")
+    scale = check_array("q_scale", q_scale).astype(jnp.float32)
+    if scale.shape not in ((), query.shape[:2]):
+        raise UsageError(f"q_scale must be one number or {list(query.shape[:2])}, got {list(scale.shape)}")
+    # Those of padding may be anything.
+    if not scale.ndim and not isinstance(q_scale, jax.Array) and not np.isfinite(q_scale):
+        raise UsageError(f"q_scale must be finite, got {shown(q_scale)}")
+    found = dtype_name("out_dtype", jnp.bfloat16 if out_dtype is None else out_dtype)
+    return found, "token" if scale.ndim else "tensor", scale
+
+
 def over_cache(
     query: Array,
     k_pages: Any,
@@ -124,6 +165,7 @@ def over_cache(
     max_kv_len: int | None,
     workload: str,
     latent_dim: int | None = None,
+    out_dtype: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The attributes of a problem and the fields of its operands, but those that say how many queries there are.
 
@@ -132,6 +174,7 @@ def over_cache(
       batch: the number of sequences.
       workloads: the profiles of lengths that the op knows.
       latent_dim: the columns of keys that are values too, of layout ``latent``, which no other call has.
+      out_dtype: the dtype of the output, by name; None is that of the queries.
 
     Raises:
       UsageError: an argument is malformed, or does not fit another one; the message names it.
@@ -142,14 +185,15 @@ def over_cache(
     whole = None if page_table is not None else batch
     # Latents of bytes were checked with their queries.
     is_packed = layout == LATENT and k_pages.dtype == PACKED
-    dtype = k_pages.dtype if is_packed else query.dtype
+    own = query.dtype if out_dtype is None else jnp.dtype(out_dtype)
+    dtype = k_pages.dtype if is_packed else own
     k, v = check_caches(k_pages, v_pages, layout, dtype=dtype, whose="the query", sequences=whole)
     if not is_packed:
         check_heads(query, k, layout)
     sizes = sizes_of(layout, k.shape)
     table = None if page_table is None else check_integers("page_table", page_table, (batch, None))
     capacity = sizes["slot"] * (1 if table is None else table.shape[1])
-    kv_dtype = SAME if k.dtype == query.dtype else "float8_e4m3fn" if is_packed else k.dtype.name
+    kv_dtype = SAME if k.dtype == own else "float8_e4m3fn" if is_packed else k.dtype.name
     kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
     kv_scale = BLOCK if is_packed else kv_scale
     check_expected(workload, workloads, max_kv_len)
@@ -162,7 +206,7 @@ def over_cache(
         "v_head_dim": latent_dim or (head_dim if v is None else v.shape[-1]),
         "page_size": 0 if table is None else sizes["slot"],
         "layout": layout,
-        "dtype": query.dtype.name,
+        "dtype": own.name,
         "kv_dtype": kv_dtype,
         "kv_scale": kv_scale,
         "window": check_window(sliding_window),

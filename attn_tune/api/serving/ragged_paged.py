@@ -8,7 +8,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
-from attn_tune.api.serving.cache_attention import cache_call, check_query_dtype, over_cache
+from attn_tune.api.serving.cache_attention import cache_call, check_query_codes, over_cache
 from attn_tune.ops.fields.arguments import check_array, check_not_empty
 from attn_tune.ops.fields.cache_arguments import (
     check_integers,
@@ -42,6 +42,8 @@ def ragged_paged(
     softmax_aux: Float[Array, "..."] | None = None,
     k_scale: Float[Array, "..."] | float | None = None,
     v_scale: Float[Array, "..."] | float | None = None,
+    q_scale: Float[Array, "..."] | float | None = None,
+    out_dtype: Any = None,
     max_kv_len: int | None = None,
     workload: str = "eq",
     return_lse: bool = False,
@@ -64,7 +66,8 @@ def ragged_paged(
 
     Args:
       query: ``[tokens, N, H]``, those of one sequence after the other. From the end of the last sequence on it may hold
-        anything; the output there is zero.
+        anything; the output there is zero. Over a cache of codes it may be codes of the same dtype, with ``q_scale``;
+        their products with keys may be those of 8-bit numbers.
       k_pages: keys in pages of ``P`` tokens, by ``layout``: ``nhd`` [pages, P, K, H], ``hnd`` [pages, K, P, H],
         ``head_first`` [K, pages, P, H]; of ``interleaved`` [pages, P, 2 K, H] keys at even heads and values at odd
         ones. Without ``page_table`` a page is a whole sequence: ``nhd`` is [B, S, K, H].
@@ -84,6 +87,8 @@ def ragged_paged(
         one for each token and head, with the axes of ``k_pages`` but the last (``interleaved``: [pages, P, K]).
         Those that are read must be finite.
       v_scale: the same of the values; given with ``k_scale``, of the same kind.
+      q_scale: float32, of queries that are codes, which it multiplies: one number, or ``[tokens, N]``.
+      out_dtype: the output's dtype where queries are codes, by default bfloat16. Of all others it is the queries'.
       max_kv_len: the longest sequence to expect, which chooses the config; longer ones are right too. Default: what a
         row of the table holds.
       workload: the profile of lengths to expect, which chooses the config: ``eq``, ``uni``, ``exp``, ``one``, or
@@ -96,8 +101,9 @@ def ragged_paged(
       out_specs: the spec of the output.
 
     Returns:
-      ``out``, like ``query`` with values' width. With ``return_lse`` also the natural logarithm of the softmax's
-      denominator, ``[tokens, N]`` in float32, sinks included; minus infinity where nothing is seen.
+      ``out``, like ``query`` with values' width; of codes in ``out_dtype``. With ``return_lse`` also the natural
+      logarithm of the softmax's denominator, ``[tokens, N]`` in float32, sinks included; minus infinity where nothing
+      is seen.
 
     Raises:
       UsageError: an argument is malformed; the message names it.
@@ -106,7 +112,7 @@ def ragged_paged(
     q = check_array("query", query)
     if check_not_empty("query", q).ndim != 3:
         raise UsageError(f"query must be [tokens, N, H], got shape {q.shape}")
-    check_query_dtype(q)
+    dtype, scale_kind, scale = check_query_codes(q, k_pages, q_scale, out_dtype)
     return ragged(
         q,
         (k_pages, v_pages),
@@ -114,6 +120,7 @@ def ragged_paged(
         page_table,
         num_seqs=num_seqs,
         causal=causal,
+        q_scale=(scale_kind, scale),
         return_lse=return_lse,
         place={"platform": platform, "cfg": cfg, "mesh": mesh, "in_specs": in_specs, "out_specs": out_specs},
         layout=layout,
@@ -123,6 +130,7 @@ def ragged_paged(
         softmax_aux=softmax_aux,
         k_scale=k_scale,
         v_scale=v_scale,
+        out_dtype=dtype,
         max_kv_len=max_kv_len,
         workload=workload,
     )
@@ -138,6 +146,7 @@ def ragged(
     causal: bool,
     return_lse: bool,
     place: Mapping[str, Any],
+    q_scale: tuple[str, Array | None] = ("none", None),
     **options: Any,
 ) -> Any:
     """The result of ``ragged_paged`` for a query ``[tokens, N, H]`` that was checked.
@@ -145,6 +154,7 @@ def ragged(
     Args:
       lengths: ``kv_lens`` and ``cu_q_lens``.
       place: the arguments of ``run`` that say by which kernel and on which devices.
+      q_scale: which parts of queries have a scale, and this scale.
       options: those of ``over_cache``.
 
     Raises:
@@ -160,7 +170,7 @@ def ragged(
         raise UsageError(f"causal must be True or False, got {shown(causal)}")
     if not causal and (window := options["sliding_window"]) is not None:
         raise UsageError(f"sliding_window={window} counts from a query's own position; leave it out, or causal=False")
-    problem = Problem(tokens=q.shape[0], causal=causal, **attributes)
+    problem = Problem(tokens=q.shape[0], causal=causal, q_scale=q_scale[0], **attributes)
     outputs = run(
         cache_call(
             NAME,
@@ -169,9 +179,10 @@ def ragged(
             has_pages=problem.page_size > 0,
             kv_scale=problem.kv_scale,
             doing=_DOING,
+            q_scale=problem.q_scale,
         ),
         problem,
-        Operands(kv_lens=kv_lens, cu_q_lens=first_ends(num_seqs, ends), **arrays),
+        Operands(kv_lens=kv_lens, cu_q_lens=first_ends(num_seqs, ends), q_scale=q_scale[1], **arrays),
         **place,
     )
     return (outputs["out"], outputs["lse"]) if return_lse else outputs["out"]

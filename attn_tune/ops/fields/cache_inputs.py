@@ -80,10 +80,29 @@ def _cache(
         return jnp.where(seen, drawn, jnp.nan)
     if p.kv_scale == BLOCK:
         return jnp.where(seen, _packed(p, key, drawn), jnp.uint8(0xFF))
-    codes = drawn * (1.0 if p.kv_scale == "none" else _CODE[p.kv_dtype])
+    return _codes(p, drawn * (1.0 if p.kv_scale == "none" else _CODE[p.kv_dtype]), seen)
+
+
+def draw_query_codes(
+    problem: Any, key: Array, q: Float[Array, "tokens N H"], seen: Bool[Array, " tokens"]
+) -> tuple[Array, Array]:
+    """Codes of normal queries in the cache's dtype, and their random scales; both are poisoned where not ``seen``.
+
+    Args:
+      key: a random key, for the scales.
+    """
+    p, (low, high) = problem, _SCALES
+    codes = _codes(p, q * _CODE[p.kv_dtype], seen[:, None, None])
+    if p.q_scale == "tensor":
+        return codes, jax.random.uniform(key, (), minval=low, maxval=high)
+    return codes, jnp.where(seen[:, None], jax.random.uniform(key, q.shape[:2], minval=low, maxval=high), jnp.nan)
+
+
+def _codes(p: Any, values: Array, seen: Bool[Array, "..."]) -> Array:
+    """The nearest codes of the cache's dtype, poisoned where not ``seen``."""
     if p.kv_dtype == "int8":
-        return jnp.where(seen, jnp.clip(jnp.round(codes), -127, 127), 127).astype(jnp.int8)
-    return jnp.where(seen, jnp.clip(codes, -448, 448), jnp.nan).astype(p.kv_dtype)
+        return jnp.where(seen, jnp.clip(jnp.round(values), -127, 127), 127).astype(jnp.int8)
+    return jnp.where(seen, jnp.clip(values, -448, 448), jnp.nan).astype(p.kv_dtype)
 
 
 def _packed(p: Any, key: Array, drawn: Float[Array, "*tokens H"]) -> Array:

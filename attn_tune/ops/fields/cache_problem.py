@@ -112,8 +112,9 @@ class CacheAttention(CacheSizes):
     FIELDS: ClassVar[tuple[Field, ...]]
     # Words of signatures by attributes: what a kind of problem has beside these.
     QUERIES: ClassVar[dict[str, str]]
-    # The same of attributes that are true or false.
+    # The same of attributes that are true or false, and of those that are words.
     FLAGS: ClassVar[dict[str, str]] = {}
+    WORDS: ClassVar[dict[str, str]] = {}
 
     batch: int
     kv_len: int
@@ -165,7 +166,7 @@ class CacheAttention(CacheSizes):
     @property
     def signature(self) -> Signature:
         """The problem's key."""
-        values = {word: getattr(self, name) for name, word in (_SIZES | self.QUERIES | _FLAGS).items()}
+        values = {word: getattr(self, name) for name, word in (_SIZES | self.QUERIES | _FLAGS | self.WORDS).items()}
         values |= {
             # One that hides nothing of the longest sequence expected; of a longer one it hides something all the same.
             "left": None if self.window is None or self.window >= self.kv_len - 1 else self.window,
@@ -182,7 +183,7 @@ class CacheAttention(CacheSizes):
         values = all_values(signature, cls.FIELDS)
         flags: dict[str, Any] = {name: flag(values, word) for name, word in cls.FLAGS.items()}
         return cls(
-            **{name: values[word] for name, word in (_SIZES | cls.QUERIES | _FLAGS).items()},
+            **{name: values[word] for name, word in (_SIZES | cls.QUERIES | _FLAGS | cls.WORDS).items()},
             **flags,
             window=values["left"],
             has_sinks=flag(values, "sinks"),

@@ -15,7 +15,7 @@ def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
     p = problem
     cache = (p.layout, *p.cache_sizes, p.num_kv_heads)
     found = [
-        Operand(name="q", shape=(p.tokens, p.num_q_heads, p.head_dim), dtype=p.dtype),
+        Operand(name="q", shape=(p.tokens, p.num_q_heads, p.head_dim), dtype=p.q_dtype),
         Operand(name="k", shape=shape(*cache, p.cache_width), dtype=p.cache_dtype),
     ]
     if p.layout not in JOINT:

@@ -17,7 +17,7 @@ class Operands(NamedTuple):
     minus infinity.
 
     Attributes:
-      q: the queries of the new tokens, one sequence after the other.
+      q: the queries of the new tokens ``[tokens, N, H]``, one sequence after the other.
       k: keys, in the order of axes of the problem's layout; of ``interleaved`` and ``latent`` keys and values together.
       v: values, or None for these.
       page_table: for each sequence the pages of its tokens in order; None for a contiguous cache.
@@ -26,9 +26,10 @@ class Operands(NamedTuple):
       sinks: one logit a query head.
       k_scale, v_scale: float32 factors of the codes: one number, ``[K]``, or the axes of the cache but the last; of
         ``latent`` the same twice. None of a cache of bytes, which holds those of its blocks of columns.
+      q_scale: float32 factors of queries that are codes: one number or ``[tokens, N]``; None of all others.
     """
 
-    q: Float[Array, "tokens N H"]
+    q: Array
     k: Array
     v: Array | None
     page_table: Int[Array, "B pages"] | None
@@ -37,3 +38,4 @@ class Operands(NamedTuple):
     sinks: Float[Array, " N"] | None = None
     k_scale: Float[Array, "..."] | None = None
     v_scale: Float[Array, "..."] | None = None
+    q_scale: Float[Array, "..."] | None = None

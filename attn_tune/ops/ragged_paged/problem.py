@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attn_tune.ops.contract import Workload, workload_field
-from attn_tune.ops.fields.cache import BLOCK, LATENT, LAYOUTS, SCALES
+from attn_tune.ops.fields.attention import check_choice
+from attn_tune.ops.fields.cache import BLOCK, LATENT, LAYOUTS, SAME, SCALES
 from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, CacheAttention, least_bytes
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema.errors import UsageError
@@ -18,6 +19,8 @@ VERSION = 1
 # Queries at the edges that belong to no sequence, and of the sequences there queries and tokens; None is all there are.
 PADDING = 3
 _EDGES = ((1, None), (1, 1), (0, 5), (3, 3), (4, 2), (None, None), (0, 0), (1, 9), (5, 21))
+# What has a scale of its own in queries that are codes; ``none``: they are no codes.
+Q_SCALES = ("none", "tensor", "token")
 # Of ``mix``, one sequence in so many has all the queries that are left when the others have one each.
 _CHUNKS_EVERY = 8
 WORKLOADS = (
@@ -37,6 +40,14 @@ FIELDS = (
         default=1,
         doc="1: a query sees no key behind its own; 0: all of its sequence",
     ),
+    Field(
+        name="qscale",
+        kind=FieldKind.CATEGORICAL,
+        is_int=False,
+        default="none",
+        doc="what has a scale of its own in queries that are codes of the cache's dtype: tensor, token (and head); "
+        "none: queries are in dtype",
+    ),
     workload_field(WORKLOADS),
 )
 
@@ -52,9 +63,12 @@ class Problem(CacheAttention):
     Attributes:
       tokens: the queries: the new tokens of all sequences, and padding; all others are those of ``CacheAttention``.
       causal: a query sees no key behind its own position.
+      q_scale: which parts of queries have a float32 scale of their own, by which their codes are multiplied; such
+        queries have the dtype of the cache. ``none``: queries are no codes.
 
     Raises:
-      UsageError: an impossible size or flag, or a window that no position bounds; the message names it.
+      UsageError: an impossible size or flag, a window that no position bounds, or codes of queries that no cache of
+        codes is multiplied with; the message names it.
     """
 
     NAME: ClassVar = NAME
@@ -62,16 +76,26 @@ class Problem(CacheAttention):
     FIELDS: ClassVar = FIELDS
     QUERIES: ClassVar = {"tokens": "t"}
     FLAGS: ClassVar = {"causal": "causal"}
+    WORDS: ClassVar = {"q_scale": "qscale"}
     LAYOUTS: ClassVar = (*LAYOUTS, LATENT)
     SCALES: ClassVar = (*SCALES, BLOCK)
 
     tokens: int
     causal: bool = True
+    q_scale: str = "none"
 
     def __post_init__(self):
         CacheAttention.__post_init__(self)
         if self.window is not None and not self.causal:
             raise UsageError(f"left={self.window} (window) counts from a query's own position; it needs causal=1")
+        check_choice("qscale", self.q_scale, Q_SCALES, name="q_scale")
+        if self.q_scale != "none" and (self.kv_dtype == SAME or self.layout == LATENT):
+            raise UsageError(f"qscale={self.q_scale} needs a cache of codes with keys and values apart from each other")
+
+    @property
+    def q_dtype(self) -> str:
+        """The dtype of the queries by name."""
+        return self.dtype if self.q_scale == "none" else self.kv_dtype
 
     @property
     def sequences(self) -> tuple[tuple[int, int], ...]:
@@ -132,4 +156,9 @@ def bytes_moved(problem: Problem, direction: str) -> int:
     """The fewest bytes: each visible key and value read once, queries read once, outputs written once."""
     p = problem
     keys = sum(length if p.window is None else min(length, p.window + new) for new, length in p.sequences if new)
-    return least_bytes(p, keys, p.tokens)
+    least = least_bytes(p, keys, p.tokens)
+    if p.q_scale == "none":
+        return least
+    # Of a query that is codes one byte a column is read instead, and a scale.
+    scale = 4 if p.q_scale == "token" else 0
+    return least + p.tokens * p.num_q_heads * (scale - p.head_dim * (3 if p.dtype == "float32" else 1))

@@ -24,13 +24,16 @@ def reference(problem: Problem, direction: str, operands: Operands) -> dict[str,
 
 
 def baseline(problem: Problem, direction: str, operands: Operands) -> dict[str, Array]:
-    """The same in the queries' dtype: codes are dequantised to it, weights rounded to it; logits are float32."""
-    return _attend(problem, operands, operands.q.dtype)
+    """The same in the output's dtype: codes are dequantised to it, weights rounded to it; logits are float32."""
+    return _attend(problem, operands, jnp.dtype(problem.dtype))
 
 
 def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
+    q = o.q
+    if o.q_scale is not None:
+        q = q.astype(jnp.float32) * (o.q_scale if p.q_scale == "tensor" else o.q_scale[..., None])
     # The last tile may go beyond the last query.
-    padded = jnp.pad(o.q, [(0, _TILE), (0, 0), (0, 0)])
+    padded = jnp.pad(q, [(0, _TILE), (0, 0), (0, 0)])
 
     def of_sequence(index: Int[Array, ""], rows: Rows) -> Rows:
         begin, end, length = o.cu_q_lens[index], o.cu_q_lens[index + 1], o.kv_lens[index]

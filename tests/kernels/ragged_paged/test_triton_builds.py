@@ -17,3 +17,10 @@ def test_untuned_launches_fit_and_are_pipelined():
     walks = [launch for launch in launches if launch["shared"] > 8192]
     assert all(launch["copies"] for launch in walks)
     assert len({launch["name"] for launch in walks}) == len({launch["name"] for launch in launches})
+    products = {launch["name"]: set() for launch in launches}
+    for launch in launches:
+        products[launch["name"]] |= set(launch["products"])
+    # Queries that are codes are multiplied as they are, by groups of warps on Hopper, and no others.
+    codes = {"queries-float8": {"e4m3.e4m3"}, "queries-mixed": {"e4m3.e4m3"}, "queries-int8": {"s8.s8"}}
+    assert products == {name: codes.get(name.rpartition("-")[0], set()) for name in products}
+    assert all(launch["groups"] for launch in walks if launch["name"].endswith("-90") and launch["products"])

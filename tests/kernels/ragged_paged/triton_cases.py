@@ -1,10 +1,10 @@
-"""Cases of the Triton kernels, of latents those of ``triton_latent``; a script that prints the name of each right one.
+"""Cases of the Triton kernels; a script that prints the name of each right one. It runs in Triton's interpreter.
 
-It runs in Triton's interpreter.
+Those of latents are ``triton_latent``'s, those whose queries are codes ``triton_8bit``'s.
 """
 
-import importlib
-
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.contract import load
 from attn_tune.ops.ragged_paged.features import samples
 
 # Programs that decode for each key head; None has no such launch.
@@ -28,6 +28,13 @@ CASES = (
     ("int8_head", 4),
     ("everything", 4),
     ("everything", None),
+    ("queries_float8", None),
+    ("queries_float8_mixed", 4),
+    ("queries_float8_mixed", None),
+    ("queries_int8", 3),
+    ("queries_int8_contiguous", None),
+    ("queries_everything", 4),
+    ("queries_everything", None),
     ("latent", 4),
     ("latent", None),
     ("latent_contiguous", None),
@@ -50,6 +57,9 @@ TESTED = (
     "float8_token_interleaved 4",
     "int8_head 4",
     "everything None",
+    "queries_float8_mixed 4",
+    "queries_int8 3",
+    "queries_everything None",
     "latent_mixed 3",
     "latent_float32 None",
     "latent_blocks_everything None",
@@ -59,7 +69,8 @@ TESTED = (
 
 def kernel_of(name):
     """The kernel that takes a sample."""
-    return "triton_latent" if name.startswith("latent") else "triton"
+    of_part = {"latent": "triton_latent", "queries": "triton_8bit"}
+    return of_part.get(name.partition("_")[0], "triton")
 
 
 def main():
@@ -71,11 +82,11 @@ def main():
     for name, programs in asked_for(CASES):
         problem = samples()[name]
         operands = make_inputs(problem, "fwd", 1)
-        kernel = importlib.import_module(f"attn_tune.kernels.ragged_paged.{kernel_of(name)}.forward")
+        search = get_kernel(f"ragged_paged/{kernel_of(name)}").searches["fwd"]
         decoding = {} if programs is None else {"decode_programs": programs, "decode_block_k": 32}
-        config = kernel.Config(block_q=32 if programs == 3 else 16, block_k=16, num_warps=4, num_stages=2, **decoding)
+        config = search.config(block_q=32 if programs == 3 else 16, block_k=16, num_warps=4, num_stages=2, **decoding)
         try:
-            assert_right(problem, operands, kernel.forward(problem, config, operands))
+            assert_right(problem, operands, load(search.call)(problem, config, operands))
         except Exception as error:
             print(f"{name} {programs} WRONG {error}", flush=True)
         else:

@@ -29,6 +29,8 @@ SMALL = Problem(batch=3, tokens=20, kv_len=37, num_q_heads=4, num_kv_heads=2, he
         ({"window": 3, "causal": False}, "left=3 (window) counts from a query's own position"),
         ({"window": -1}, "left=-1 (window) must be non-negative"),
         ({"soft_cap": 0.0}, "logits_soft_cap must be positive"),
+        ({"q_scale": "head"}, "qscale='head' (q_scale) must be one of none, tensor, token"),
+        ({"q_scale": "token"}, "qscale=token needs a cache of codes"),
     ],
 )
 def test_an_impossible_problem_is_refused_by_name(change, words):

@@ -1,8 +1,10 @@
-"""The knobs of the launch that decodes the first sequences of a ragged call."""
+"""The knobs of the launch that decodes the first sequences of a ragged call, and of one of tiles beside it."""
 
+from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from attn_tune.kernels.knobs import PowerOfTwo, Range
+from attn_tune.kernels.lang.triton.tiles import Tile
 
 DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
 
@@ -35,3 +37,19 @@ def decoding_conflict(config: Decoding) -> str | None:
     if config.decode_programs is None and config.decode_block_k != DECODE_BLOCK_K:
         return f"decode_block_k={config.decode_block_k} needs decode_programs; without it leave {DECODE_BLOCK_K}"
     return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TileConfig(Tile):
+    """A program owns ``block_q`` rows, queries of all heads of a group, and walks keys ``block_k`` at a time.
+
+    With ``decode_programs`` the first sequences, as long as they have one new token each, are decoded in a launch of
+    their own, whose programs share their keys.
+    """
+
+    decode_programs: DecodePrograms = None
+    decode_block_k: DecodeBlock = DECODE_BLOCK_K
+
+    def conflict(self) -> str | None:
+        """Without a launch that decodes it has no tile."""
+        return decoding_conflict(self)

@@ -11,6 +11,8 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """The reason that the kernel cannot do the problem on this device at all, or None."""
     if not problem.causal:
         return "it hides keys behind a query, and causal=0 asks for all keys"
+    if problem.q_scale != "none":
+        return f"its queries are {problem.dtype}; qscale={problem.q_scale} has queries that are codes"
     return limits.unsupported(problem, direction, device)
 
 

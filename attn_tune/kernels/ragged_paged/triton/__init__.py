@@ -1,28 +1,24 @@
 """Ragged attention over a cache in Triton: tiles of queries found on the device, and decoding in its own launch."""
 
-from attn_tune.kernels.ragged_paged.triton import space
-from attn_tune.kernels.ragged_paged.triton.config import Config
-from attn_tune.kernels.spec import KernelSpec, Search
-from attn_tune.schema.direction import WHOLE
+from attn_tune.kernels.ragged_paged._triton.tiles import refuses, search
+from attn_tune.kernels.spec import KernelSpec
+from attn_tune.ops.ragged_paged.problem import Problem
+from attn_tune.schema.device import Device
+
+
+def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
+    """The reason that this kernel cannot do the problem on this device at all, or None."""
+    if problem.q_scale != "none":
+        return f"it multiplies in 16 bits or more; qscale={problem.q_scale} has queries that are codes (triton_8bit)"
+    return refuses(problem, device)
+
 
 SPEC = KernelSpec(
     op="ragged_paged",
     name="triton",
     backend="triton",
-    searches={
-        "fwd": Search(
-            config=Config,
-            heuristic=space.heuristic,
-            candidates={WHOLE: space.candidates},
-            infeasible=space.infeasible,
-            adapt=space.adapt,
-            call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
-            # Larger tiles take more shared memory and more registers, more stages more shared memory.
-            grows=("block_q", "block_k", "num_stages", "decode_block_k"),
-        ),
-    },
-    unsupported=space.unsupported,
+    searches={"fwd": search(f"{__name__}.forward:forward")},
+    unsupported=unsupported,
     priority={"cuda": 10},
     requires=("triton",),
     extra="cuda",

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from attn_tune.kernels.lang.cache import attend, zero_like
+from attn_tune.kernels.lang.query_codes import dequantised
 from attn_tune.kernels.ragged_paged.xla.config import Config
 from attn_tune.ops.fields.cache import sizes_of
 from attn_tune.ops.ragged_paged.operands import Operands
@@ -14,8 +15,8 @@ type Outputs = tuple[Array, Array]
 
 
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, Array]:
-    """``out`` [tokens, N, V] in q's dtype and ``lse`` [tokens, N] in float32."""
-    p, o = problem, operands
+    """``out`` [tokens, N, V] in the problem's dtype and ``lse`` [tokens, N] in float32."""
+    p, o = problem, dequantised(problem, operands)
     tokens, num_q_heads, _ = o.q.shape
     capacity = sizes_of(p.layout, o.k.shape)["slot"] * (1 if o.page_table is None else o.page_table.shape[1])
     lengths = jnp.clip(o.kv_lens, 0, capacity)
