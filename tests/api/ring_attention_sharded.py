@@ -160,6 +160,23 @@ def transfers(layout, **arguments):
     return found
 
 
+def swapped(layout, **mask):
+    """Outputs and gradients of a ring over two axes in another order than the mesh's, beside one device."""
+    mesh, tokens = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2), P(None, ("y", "x"))
+    arguments = {"axis_name": ("y", "x"), "layout": layout, "strategy": "ring", **mask}
+    ring = functools.partial(attn_tune.ring_attention, **arguments)
+    attend = jax.shard_map(ring, mesh=mesh, in_specs=(tokens,) * 3, out_specs=tokens)
+
+    def results(call, *arrays):
+        out, pull = jax.vjp(call, *arrays)
+        return out, pull(jnp.cos(out))
+
+    arrays = draw(*((1, T, heads, H) for heads in (N, K, K)))
+    got = jax.jit(functools.partial(results, attend))(*(from_natural(x, 1, 8, Layout(layout)) for x in arrays))
+    got = jax.tree.map(lambda x: to_natural(x, 1, 8, Layout(layout)), got)
+    return difference(got, results(functools.partial(attn_tune.flash_attention, **mask), *arrays))
+
+
 def decoded():
     """Decoding over a cache whose tokens lie on eight devices, beside one whole cache."""
     page, per_device = 4, 2
@@ -191,6 +208,11 @@ def main():
         "zigzag": transfers("zigzag", causal=True),
         "window": transfers("contiguous", causal=True, sliding_window=7),
     }
+    found["swapped"] = max(
+        swapped("zigzag", causal=True),
+        swapped("striped", causal=True),
+        swapped("zigzag", causal=True, sliding_window=9),
+    )
     found["decoded"] = decoded()
     print(json.dumps(found))
 

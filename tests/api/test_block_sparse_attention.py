@@ -116,6 +116,7 @@ def test_sharded_batch_and_heads_are_not_gathered(cases):
         ({"block_size": (32, 8)}, "bk=8 must be"),
         ({"block_size": (16, 16, 16)}, "block_size must be an integer or a pair"),
         ({"mask_info": MaskInfo(attention_mask=np.ones((B, S), bool))}, "mask_info has attention_mask"),
+        ({"workload": "randon"}, "unknown workload 'randon'; did you mean 'random'"),
         ({"platform": "cuda"}, "unknown kernel of block_sparse_attention 'cuda'"),
     ],
 )  # fmt: skip
@@ -123,6 +124,12 @@ def test_a_malformed_argument_is_named(change, words):
     given = {"block_mask": listed(4), "block_size": BLOCKS} | change
     with pytest.raises(UsageError, match=words):
         attn_tune.block_sparse_attention(*ARRAYS, **given)
+
+
+def test_a_mask_of_64_bits_lists_what_is_not_zero():
+    mask = listed(4)
+    for wide in (mask.astype(np.int64) * 2**40, mask.astype(np.uint64) << np.uint64(40)):
+        np.testing.assert_array_equal(sparse(*ARRAYS, wide)[0], sparse(*ARRAYS, mask)[0])
 
 
 def test_a_second_derivative_is_refused():

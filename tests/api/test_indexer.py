@@ -85,6 +85,7 @@ def test_what_the_indexer_selects_is_what_sparse_mla_attends_to():
         ({"ends": jnp.zeros((T,), jnp.int32)}, r"ends must be integers \[2, 7\] beside query"),
         ({"topk": 0}, "topk must be a positive integer, got 0"),
         ({"recall": 1.5}, "recall must be above 0 and at most 1"),
+        ({"recall": None}, "recall must be a number, got None"),
     ],
 )
 def test_a_malformed_argument_of_the_indexer_is_named(change, words):

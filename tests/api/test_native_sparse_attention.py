@@ -128,6 +128,22 @@ def test_packed_sequences_are_as_if_each_were_alone():
     assert (np.asarray(named[:, 64:]) == -1).all()
 
 
+@pytest.mark.parametrize("call", [lambda run: run, jax.jit], ids=["known", "traced"])
+def test_tokens_before_the_first_of_packed_sequences_are_of_none(call):
+    q, k, v = (x[:1] for x in ARRAYS)
+    gates = {name: gate[:1] for name, gate in GATES.items()}
+    run = call(lambda ends: SPARSE(q, k, v, chosen()[:1], **gates, window_size=9, cu_seqlens=ends))
+    found, whole = run(jnp.array([7, 21, 64], jnp.int32)), run(jnp.array([0, 7, 21, 64], jnp.int32))
+    np.testing.assert_array_equal(found[:, 7:], whole[:, 7:])
+    assert not np.asarray(found[:, :7]).any()
+
+
+def test_numbers_of_64_bits_count_all_entries_and_tokens():
+    q, k, v = (x[:1] for x in ARRAYS)
+    many = {"block_counts": np.full((1, T, K), 2**33), "cu_seqlens": np.array([0, 2**33])}
+    np.testing.assert_array_equal(SPARSE(q, k, v, chosen()[:1], **many), SPARSE(q, k, v, chosen()[:1]))
+
+
 def test_selection_names_own_near_and_first_blocks_and_those_of_the_highest_shares():
     q, k, _ = ARRAYS
     pooled = attn_tune.mean_pooling(k, block_size=SIZE)
@@ -195,6 +211,12 @@ def test_compressed_keys_of_another_number_of_blocks_are_refused():
         attn_tune.compressed_attention(q, k, v, block_size=SIZE)
     with pytest.raises(UsageError, match="key must have 5 blocks beside 70 keys"):
         attn_tune.select_blocks(q, k, block_size=SIZE)
+
+
+def test_compressed_attention_refuses_a_mask_beside_that_of_its_blocks():
+    q, k, v = ARRAYS
+    with pytest.raises(UsageError, match="mask_info is that of the blocks here"):
+        attn_tune.compressed_attention(q, k, v, block_size=SIZE, mask_info=attn_tune.MaskInfo(causal=True))
 
 
 def test_a_second_derivative_of_selected_blocks_is_refused():

@@ -65,9 +65,37 @@ def test_malformed_calls_over_packed_latents_are_refused_by_name(latents, change
     [
         (jnp.zeros((2, 144)), 128, "bfloat16 or float16"),
         (jnp.zeros((2, 144), jnp.bfloat16), 100, "multiple of 128 up to 144"),
+        (jnp.zeros((2, 144), jnp.bfloat16), 0, "multiple of 128 up to 144"),
+        (jnp.zeros((2, 144), jnp.bfloat16), -128, "multiple of 128 up to 144"),
+        (jnp.zeros((2, 144), jnp.bfloat16), 128.0, "an integer, a multiple of 128"),
+        (jnp.zeros((2, 144), jnp.bfloat16), True, "an integer, a multiple of 128"),
         (jnp.zeros((2, 144), jnp.bfloat16), 256, "multiple of 128 up to 144"),
     ],
 )
 def test_latents_that_cannot_be_packed_are_refused_by_name(latents, width, words):
     with pytest.raises(UsageError, match=words):
         attn_tune.pack_latents(latents, width)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, PAGE), (3, 0)])
+def test_latents_of_no_tokens_pack_to_an_empty_cache(shape):
+    found = attn_tune.pack_latents(jnp.zeros((*shape, L + R), jnp.bfloat16), np.int64(L))
+    assert (found.shape, found.dtype) == ((*shape, PACKED.shape[-1]), jnp.uint8)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, np.float32("nan"), np.full((), np.inf)])
+def test_a_factor_of_latents_that_is_not_positive_and_finite_is_refused_by_name(value):
+    q = jnp.zeros((3, HEADS, L + R), jnp.bfloat16)
+    with pytest.raises(UsageError, match="kv_scale must be positive and finite, got"):
+        decode(LATENTS.astype(jnp.float8_e4m3fn), q, kv_scale=value)
+
+
+def test_an_empty_cache_of_latents_is_refused_by_name():
+    with pytest.raises(UsageError, match=r"latent_pages is empty, its shape is \(0, 8, 296\)"):
+        decode(PACKED[:0], jnp.zeros((3, HEADS, L + R), jnp.bfloat16))
+
+
+def test_lengths_that_are_no_integers_are_not_said_to_differ_from_themselves():
+    q, ends = jnp.zeros((3, HEADS, L + R), jnp.bfloat16), jnp.arange(4)
+    with pytest.raises(UsageError, match=r"kv_lens must be integers \[3\], got float32\[3\]"):
+        attn_tune.mla_ragged(q[..., :L], q[..., L:], PACKED, LENGTHS * 1.0, ends, TABLE, softmax_scale=0.01)

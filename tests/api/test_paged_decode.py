@@ -170,12 +170,12 @@ def test_the_scales_of_codes_need_one_shape_that_the_cache_knows():
 
 
 @pytest.mark.parametrize("kind", [float, np.float32, lambda value: np.full(2, value, np.float32)])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_scale_of_codes_that_is_seen_not_to_be_finite_is_refused(kind, value):
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0, -0.5])
+def test_a_scale_of_codes_that_is_seen_not_to_be_positive_and_finite_is_refused(kind, value):
     query, codes = jnp.ones((1, 2, 8), jnp.bfloat16), jnp.ones((1, 4, 2, 8), jnp.int8)
     good, bad = kind(0.5), kind(value)
     for scales, name in (((bad, good), "k_scale"), ((good, bad), "v_scale")):
-        with pytest.raises(UsageError, match=f"{name} must be finite, got"):
+        with pytest.raises(UsageError, match=f"{name} must be positive and finite, got"):
             attn_tune.paged_decode(query, codes, codes, jnp.array([4]), k_scale=scales[0], v_scale=scales[1])
 
 

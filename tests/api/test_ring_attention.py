@@ -61,6 +61,11 @@ def test_hops_beyond_a_window_are_left_out_of_a_ring(results):
 
 
 @pytest.mark.slow
+def test_a_ring_over_axes_in_another_order_than_the_mesh_is_right(results):
+    assert results["swapped"] < 5e-6
+
+
+@pytest.mark.slow
 def test_decoding_over_a_sharded_cache_is_that_over_a_whole_one(results):
     assert results["decoded"] < 5e-6
 
@@ -152,6 +157,20 @@ def test_a_call_that_names_no_strategy_takes_one_that_its_groups_of_heads_allow(
 def test_sequences_that_a_layout_does_not_divide_are_refused():
     with pytest.raises(UsageError, match="axis 0 has 12 tokens, which 8 equal parts of layout='zigzag' do not divide"):
         attn_tune.zigzag_shard(jnp.zeros(12), 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("axis", "n", "words"),
+    [
+        (0, 0, "n must be a number of devices, 1 or more, got 0"),
+        (0, 2.0, "n must be a number of devices, 1 or more, got 2.0"),
+        (1, 2, "axis must be one of the 1 axes of x, got 1"),
+        ("tokens", 2, "axis must be one of the 1 axes of x, got 'tokens'"),
+    ],
+)
+def test_a_malformed_argument_of_a_layout_is_named(axis, n, words):
+    with pytest.raises(UsageError, match=words):
+        attn_tune.striped_unshard(jnp.zeros(12), axis, n)
 
 
 def test_merge_over_axis_names_arrays_that_do_not_fit():

@@ -1,5 +1,7 @@
 """The public ``sparse_mla``: against dense attention, pages of a pool, decoding, sinks, meshes, and refusals."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,6 +72,14 @@ def test_a_key_that_is_named_twice_counts_twice_and_nothing_is_zero():
     np.testing.assert_allclose(out[:, :2], jnp.broadcast_to(kv[:, [3, 7], None, :L], (B, 2, N, L)), atol=2e-6)
     assert not np.asarray(out[:, 2:]).any()
     assert np.isneginf(lse[:, 2:]).all()
+
+
+@pytest.mark.parametrize("nothing", [np.int64(2**33 + 1), np.int64(-(2**33) + 1), np.uint64(2**40)])
+def test_indices_of_64_bits_beyond_all_tokens_name_nothing(nothing):
+    indices = np.array(every_key())
+    some = functools.partial(attn_tune.sparse_mla, *arrays(), softmax_scale=SCALE)
+    wide = np.where(indices < 0, nothing, indices.astype(nothing.dtype))
+    np.testing.assert_array_equal(some(wide), some(indices))
 
 
 def test_a_sink_joins_the_softmax_and_the_lse_of_sparse_mla():

@@ -99,6 +99,12 @@ def test_lengths_are_kept_as_long_as_they_say_all_that_the_segments_say():
     assert of_both.specs(batch="data").q_lengths == P("data")
 
 
+@pytest.mark.parametrize("lengths", [np.array([100, 7], np.uint8), np.array([100, 7], np.int8), np.array([2**33, 7])])
+def test_lengths_of_any_integers_are_cut_at_the_padded_length(lengths):
+    padded = MaskInfo.from_lengths(lengths, q_len=300, kv_len=300)
+    np.testing.assert_array_equal(padded.kv_lengths, np.minimum(lengths.astype(np.int64), 300))
+
+
 def test_positions_are_adopted_by_a_causal_edge():
     packed = MaskInfo.from_cum_seqlens(jnp.array([0, 2, 5]), jnp.array([0, 3, 7]), q_len=T, kv_len=S)
     got = (MaskInfo(causal=True) & packed).get_or_compute_attention_mask()[0, 0]

@@ -8,7 +8,8 @@ from hypothesis import given, strategies as st
 from attn_tune.ops.flash_attention.problem import FIELDS, Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.schema import Field, FieldKind, Signature, UsageError
-from attn_tune.tuner.plan.grid import load_grid, merge_points
+from attn_tune.tuner.plan.case import merge_points
+from attn_tune.tuner.plan.grid import load_grid
 
 BASE = Problem(batch=2, q_len=128, kv_len=256, num_q_heads=8, num_kv_heads=2, head_dim=64, v_head_dim=64)
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool
 
-from attn_tune.api.context_parallel.layouts import Layout
+from attn_tune.api.context_parallel.layouts import Layout, axis_size
 from attn_tune.ops.masks.visibility import Window
 
 type Place = tuple[slice, Array, Bool[Array, ""] | None]
@@ -144,7 +145,7 @@ def _rotation(ring: Ring) -> Callable[[Array, int], Array]:
         if places % ring.size == 0:
             return x
         pairs = [(source, (source + places) % ring.size) for source in range(ring.size)]
-        return jax.lax.ppermute(x, ring.axis_name, pairs)
+        return _permuted(ring, x, pairs)
 
     return move
 
@@ -272,6 +273,17 @@ def _by_distance(ring: Ring, window: Window, batch: int, length: int) -> Plan:
     return Plan(first, (chain(1), chain(-1)), move, split, join)
 
 
+def _permuted(ring: Ring, x: Array, pairs: list[tuple[int, int]]) -> Array:
+    """``x`` passed on; ``pairs`` count devices in the order of the ring's axes, JAX takes that of the mesh alone."""
+    names = tuple(ring.axis_name) if isinstance(ring.axis_name, tuple | list) else (ring.axis_name,)
+    known = jax.sharding.get_abstract_mesh().axis_names
+    # The axis of a `vmap` is in no mesh.
+    order = sorted(names, key=known.index) if set(names) <= set(known) else list(names)
+    ranks = np.arange(ring.size).reshape([axis_size(name) for name in order])
+    ranks = ranks.transpose([order.index(name) for name in names]).reshape(-1).tolist()
+    return jax.lax.ppermute(x, tuple(order), [(ranks[source], ranks[target]) for source, target in pairs])
+
+
 def _received(ring: Ring, parts: list[Array], slot: int, places: int) -> Array:
     """The chunk that comes to one slot of this device when all move on; zeros where none does."""
     size, slots = ring.size, len(parts)
@@ -291,7 +303,7 @@ def _received(ring: Ring, parts: list[Array], slot: int, places: int) -> Array:
             stays = jnp.isin(jax.lax.axis_index(ring.axis_name), jnp.array([device for _, device in pairs]))
             came = jnp.where(stays, part, jnp.zeros_like(part))
         else:
-            came = jax.lax.ppermute(part, ring.axis_name, pairs)
+            came = _permuted(ring, part, pairs)
         # Of all that may come to a device one does, and the others are zeros.
         total = came if total is None else total + came
     return jnp.zeros_like(parts[slot]) if total is None else total

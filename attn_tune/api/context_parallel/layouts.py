@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.ops.fields.arguments import check_array
+from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 
 class Layout(enum.StrEnum):
@@ -40,7 +41,7 @@ def zigzag_shard(x: Array, axis: int, n: int) -> Array:
     """``x`` whose tokens along ``axis`` are in the order in which ``n`` equal shards of it are the zigzag layout.
 
     Raises:
-      UsageError: the length does not divide by ``2n``.
+      UsageError: the length does not divide by ``2n``, or an argument is malformed; the message names it.
     """
     return _reordered(x, axis, n, Layout.ZIGZAG, back=False)
 
@@ -49,7 +50,7 @@ def zigzag_unshard(x: Array, axis: int, n: int) -> Array:
     """``x`` in the order of the sequence again: the inverse of ``zigzag_shard``.
 
     Raises:
-      UsageError: the length does not divide by ``2n``.
+      UsageError: the length does not divide by ``2n``, or an argument is malformed; the message names it.
     """
     return _reordered(x, axis, n, Layout.ZIGZAG, back=True)
 
@@ -58,7 +59,7 @@ def striped_shard(x: Array, axis: int, n: int) -> Array:
     """``x`` whose tokens along ``axis`` are in the order in which ``n`` equal shards of it are the striped layout.
 
     Raises:
-      UsageError: the length does not divide by ``n``.
+      UsageError: the length does not divide by ``n``, or an argument is malformed; the message names it.
     """
     return _reordered(x, axis, n, Layout.STRIPED, back=False)
 
@@ -67,7 +68,7 @@ def striped_unshard(x: Array, axis: int, n: int) -> Array:
     """``x`` in the order of the sequence again: the inverse of ``striped_shard``.
 
     Raises:
-      UsageError: the length does not divide by ``n``.
+      UsageError: the length does not divide by ``n``, or an argument is malformed; the message names it.
     """
     return _reordered(x, axis, n, Layout.STRIPED, back=True)
 
@@ -134,7 +135,11 @@ def from_natural(x: Array, axis: int, n: int, layout: Layout) -> Array:
 
 
 def _reordered(x: Array, axis: int, n: int, layout: Layout, *, back: bool) -> Array:
-    x = jnp.asarray(x)
+    x = check_array("x", x)
+    if type(n) is not int or n < 1:
+        raise UsageError(f"n must be a number of devices, 1 or more, got {shown(n)}")
+    if type(axis) is not int or not -x.ndim <= axis < x.ndim:
+        raise UsageError(f"axis must be one of the {x.ndim} axes of x, got {shown(axis)}")
     axis = range(x.ndim)[axis]
     length, parts = x.shape[axis], 2 * n if layout is Layout.ZIGZAG else n
     if length % parts:

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
+from attn_tune.ops.fields.cache_arguments import check_expected
 from attn_tune.ops.recurrent.problem import LOWEST_GATE, WORKLOADS
-from attn_tune.schema.errors import UsageError, shown, unknown_name
+from attn_tune.schema.errors import UsageError, shown
 
 # What the gates of a call are, by their kind.
 _GATES = {
@@ -68,8 +69,7 @@ def checked_state(given: Any, shape: tuple[int, ...]) -> Float[Array, "sequences
 
 def checked_workload(workload: Any, is_ragged: bool) -> str:
     """The name of a profile of lengths."""
-    if workload not in (known := [w.name for w in WORKLOADS]):
-        raise unknown_name("workload", workload, known)
+    check_expected(workload, WORKLOADS, None)
     if workload != "eq" and not is_ragged:
         raise UsageError(f"workload={workload!r} is a profile of lengths; it needs cu_seqlens")
     return workload

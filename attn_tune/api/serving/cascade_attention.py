@@ -201,7 +201,7 @@ def _checked_levels(prefixes: Any, batch: int) -> list[SharedPrefix]:
         found.append(
             SharedPrefix(
                 page_table=check_integers(f"{name}.page_table", level.page_table, (groups, None), f"{name}.kv_lens"),
-                kv_lens=check_integers(f"{name}.kv_lens", level.kv_lens, (groups,)),
+                kv_lens=check_integers(f"{name}.kv_lens", level.kv_lens, (groups,), f"{name}.kv_lens"),
                 cu_seqs=None
                 if level.cu_seqs is None
                 else check_integers(f"{name}.cu_seqs", level.cu_seqs, (groups + 1,), f"{name}.kv_lens"),

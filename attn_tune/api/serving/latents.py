@@ -1,5 +1,7 @@
 """Arguments of attention over a cache of latents, checked and brought to the forms of its ops."""
 
+import math
+import operator
 from typing import Any
 
 import jax
@@ -9,7 +11,8 @@ from jaxtyping import Array, Float, UInt8
 from attn_tune.api.serving.cache_attention import check_query_dtype
 from attn_tune.ops.fields.arguments import check_array, check_not_empty
 from attn_tune.ops.fields.cache import CODES, COLUMNS, LARGEST_CODE, PACKED, SMALLEST, packed_width
-from attn_tune.schema.errors import UsageError
+from attn_tune.ops.fields.cache_arguments import check_factors
+from attn_tune.schema.errors import UsageError, shown
 
 
 def latent_operands(
@@ -24,7 +27,7 @@ def latent_operands(
       UsageError: an argument is malformed; the message names it.
     """
     query, latent_dim = latent_query(q_latent, q_rope, softmax_scale, forms=forms)
-    cache = check_array("latent_pages", latent_pages)
+    cache = check_not_empty("latent_pages", check_array("latent_pages", latent_pages))
     # Two axes before the width: the pages or sequences, and their tokens.
     if cache.ndim == 4 and cache.shape[2] == 1:
         cache = cache[:, :, 0]
@@ -42,6 +45,8 @@ def latent_operands(
         if scale.shape not in (cache.shape[:2], (*cache.shape[:2], 1)):
             raise UsageError(f"kv_scale must be one number or {list(cache.shape[:2])}, got {list(scale.shape)}")
         scale = scale.reshape(*cache.shape[:2], 1)
+    elif scale is not None:
+        check_factors("kv_scale", kv_scale)
     if scale is not None and cache.dtype.name not in CODES:
         raise UsageError(f"kv_scale belongs to latent_pages of {' or '.join(CODES)}, not of {cache.dtype}")
     if scale is None and cache.dtype.name == "int8":
@@ -71,7 +76,7 @@ def pack_latents(latents: Float[Array, "*tokens H"], latent_dim: int) -> UInt8[A
     float32, the rotary part.
 
     Args:
-      latents: ``[..., L + R]`` in bfloat16 or float16.
+      latents: ``[..., L + R]`` in bfloat16 or float16; of no tokens too.
       latent_dim: ``L``, a multiple of 128.
 
     Returns:
@@ -83,14 +88,21 @@ def pack_latents(latents: Float[Array, "*tokens H"], latent_dim: int) -> UInt8[A
     array = check_array("latents", latents)
     if array.dtype.name not in ("bfloat16", "float16") or not array.ndim:
         raise UsageError(f"latents must be bfloat16 or float16 [..., L + R], got {array.dtype}{list(array.shape)}")
-    if type(latent_dim) is not int or latent_dim % COLUMNS or not 0 < latent_dim <= array.shape[-1]:
-        raise UsageError(f"latent_dim must be a multiple of {COLUMNS} up to {array.shape[-1]}, got {latent_dim!r}")
+    try:
+        length = 0 if isinstance(latent_dim, bool) else operator.index(latent_dim)
+    except TypeError:
+        length = 0
+    if length % COLUMNS or not 0 < length <= array.shape[-1]:
+        wanted = f"an integer, a multiple of {COLUMNS} up to {array.shape[-1]}, the width of latents"
+        raise UsageError(f"latent_dim must be {wanted}, got {shown(latent_dim)}")
     tokens, most = array.shape[:-1], LARGEST_CODE["float8_e4m3fn"]
-    values = array[..., :latent_dim].astype(jnp.float32).reshape(*tokens, -1, COLUMNS)
+    values = array[..., :length].astype(jnp.float32).reshape(*tokens, length // COLUMNS, COLUMNS)
     scales = jnp.maximum(jnp.max(jnp.abs(values), axis=-1), SMALLEST) / most
     codes = jnp.clip(values / scales[..., None], -most, most).astype(jnp.float8_e4m3fn)
-    parts = (jax.lax.bitcast_convert_type(x, jnp.uint8) for x in (codes, scales, array[..., latent_dim:]))
-    return jnp.concatenate([part.reshape(*tokens, -1) for part in parts], axis=-1)
+    parts = (jax.lax.bitcast_convert_type(x, jnp.uint8) for x in (codes, scales, array[..., length:]))
+    # No -1 as the width, which nothing says where there are no tokens.
+    flat = [part.reshape(*tokens, math.prod(part.shape[len(tokens) :])) for part in parts]
+    return jnp.concatenate(flat, axis=-1)
 
 
 def latent_query(

@@ -89,6 +89,8 @@ def compressed_attention(
       UnsupportedError: no kernel can do this here, or not the requested one.
     """
     check_qkv(query, key, value)
+    if "mask_info" in options:
+        raise UsageError("mask_info is that of the blocks here; a mask of yours is one of flash_attention over blocks")
     length = query.shape[1] if kv_len is None else kv_len
     problem = blocks_problem(query, query, block_size, cu_seqlens, kv_len=length)
     if key.shape[1] != problem.blocks:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.sparse.indexer import indexer
+from attn_tune.ops.fields.arguments import static_float
 from attn_tune.schema.errors import UsageError, shown
 
 
@@ -42,7 +43,7 @@ def indexer_topk(
     """
     if type(topk) is not int or topk < 1:
         raise UsageError(f"topk must be a positive integer, got {shown(topk)}")
-    if not 0 < recall <= 1:
+    if not 0 < static_float("recall", recall) <= 1:
         raise UsageError(f"recall must be above 0 and at most 1, got {shown(recall)}")
     scores = indexer(query, key, weights, starts, ends, **options)
     count = min(topk, scores.shape[-1])

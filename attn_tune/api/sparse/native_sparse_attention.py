@@ -16,8 +16,11 @@ from attn_tune.api.flash_attention import flash_attention
 from attn_tune.api.sparse.compressed import compressed_attention, mean_pooling
 from attn_tune.ops.fields.arguments import check_array, check_qkv, static_float
 from attn_tune.ops.fields.cache_arguments import check_expected, check_integers
+from attn_tune.ops.fields.integers import saturated
 from attn_tune.ops.fields.packed_arguments import checked_ends
+from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.ops.native_sparse_attention.arguments import checked_block_size
+from attn_tune.ops.native_sparse_attention.blocks import blocks_of
 from attn_tune.ops.native_sparse_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.ops.native_sparse_attention.problem import DEFAULT_BLOCK, LOCAL, NAME, WORKLOADS, Problem
 from attn_tune.schema.errors import UsageError, shown
@@ -111,6 +114,7 @@ def native_sparse_attention(
       softmax_scale: default ``1/sqrt(H)``; of all branches.
       cu_seqlens: int32 ``[sequences + 1]``: sequences lie end to end in a batch of one; the first token of each, and
         the end of the last. Then ``T`` and ``S`` are equal, and blocks are counted from the first token of each.
+        Tokens of no sequence give zeros.
       workload: the blocks to expect, which choose the config: ``local``, ``random`` or ``same``.
       return_lse: return ``(out, lse)``, of the selected branch alone.
       platform: the kernels of the selected branch, as in ``flash_attention``.
@@ -167,11 +171,22 @@ def native_sparse_attention(
         out += _gated(compressed_attention(query, *pooled, **structure, **place), gates["g_cmp"])
     if window_size is not None:
         bounds = (window_size - 1, 0)
+        sequences = _sequences(problem, ends)
         near: Any = flash_attention(
-            query, key, value, cum_seqlens_q=ends, causal=True, sliding_window=bounds, **place
+            query, key, value, mask_info=sequences, causal=True, sliding_window=bounds, **place
         )  # fmt: skip
         out += _gated(near, gates["g_swa"])
     return out.astype(query.dtype)
+
+
+def _sequences(problem: Problem, ends: Int[Array, " ends"] | None) -> MaskInfo | None:
+    """The tokens of one sequence see one another; those of none, before the first one and behind the last, nothing."""
+    if ends is None:
+        return None
+    firsts = blocks_of(problem, ends).firsts
+    is_token = firsts <= jnp.arange(problem.q_len)
+    q_ids, kv_ids = (jnp.where(is_token, firsts, padding)[None] for padding in (Q_PADDING, KV_PADDING))
+    return MaskInfo(q_segment_ids=q_ids, kv_segment_ids=kv_ids)
 
 
 def _gated(out: Float[Array, "B T N V"], gate: Array | None) -> Float[Array, "B T N V"]:
@@ -194,7 +209,7 @@ def _checked_indices(given: Any, counts: Any, sizes: Mapping[str, int]) -> Int[A
     indices = check_integers("block_indices", given, (*rows, indices.shape[-1] if indices.ndim else 0), "query")
     if counts is None:
         return indices
-    number = check_array("block_counts", counts)
+    number = check_array("block_counts", saturated(counts))
     if number.shape not in ((), rows) or not jnp.issubdtype(number.dtype, jnp.integer):
         raise UsageError(
             f"block_counts must be an integer or integers {list(rows)}, got {number.dtype}{list(number.shape)}"

@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, Int
 import attn_tune
 from attn_tune.integrations.ejkernel.arguments import kernel_of, leave_out, refuse_mesh
 from attn_tune.integrations.ejkernel.linear import Result, float32
+from attn_tune.ops.fields.arguments import check_array
+from attn_tune.ops.fields.cache_arguments import check_integers
 from attn_tune.schema.errors import UsageError
 
 type Specs = Sequence[PartitionSpec | None] | None
@@ -156,6 +158,8 @@ def ragged_gated_delta_rule(
     leave_out(name, chunk_size=None if chunk_size == 64 else chunk_size)
     if recurrent_state is None or query_start_loc is None or state_indices is None:
         raise UsageError(f"{name}: needs recurrent_state, query_start_loc and state_indices; or call gated_delta_rule")
+    pool, ends = check_array("recurrent_state", recurrent_state), check_array("query_start_loc", query_start_loc)
+    indices = check_integers("state_indices", state_indices, (ends.size - 1,), "query_start_loc")
     q, k = _normal(query, key, use_qk_l2norm)
     out, states = attn_tune.gated_delta_rule(
         q[None],
@@ -163,13 +167,13 @@ def ragged_gated_delta_rule(
         value[None],
         None if decay is None else decay[None],
         beta[None],
-        initial_state=recurrent_state[state_indices].astype(jnp.float32),
-        cu_seqlens=query_start_loc,
+        initial_state=pool[indices].astype(jnp.float32),
+        cu_seqlens=ends,
         return_state=True,
         platform=kernel_of(name, platform, cfg),
     )
-    slots = jnp.where(query_start_loc[1:] > query_start_loc[:-1], state_indices, recurrent_state.shape[0])
-    return out[0], jnp.asarray(recurrent_state).at[slots].set(states.astype(recurrent_state.dtype), mode="drop")
+    slots = jnp.where(ends[1:] > ends[:-1], indices, pool.shape[0])
+    return out[0], pool.at[slots].set(states.astype(pool.dtype), mode="drop")
 
 
 def _normal(query: Array, key: Array, use_qk_l2norm: bool) -> tuple[Array, Array]:

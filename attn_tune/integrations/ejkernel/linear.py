@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 import attn_tune
 from attn_tune.integrations.ejkernel.arguments import kernel_of, leave_out, refuse
+from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.schema.errors import UsageError
 
 type Result = Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]
@@ -181,10 +182,11 @@ def mean_pooling(
     leave_out(name, chunk_size=None if chunk_size == 32 else chunk_size, platform=platform, cfg=cfg)
     if cu_seqlens is None:
         return jnp.mean(x, axis=1)
-    sequences = cu_seqlens.shape[0] - 1
-    lengths = cu_seqlens[1:] - cu_seqlens[:-1]
-    # Tokens behind the last sequence go to one more, which is left out.
-    of_token = jnp.searchsorted(cu_seqlens[1:], jnp.arange(x.shape[0]), side="right")
+    ends = checked_ends(cu_seqlens, 1, x.shape[0])
+    assert ends is not None
+    sequences, lengths = ends.shape[0] - 1, ends[1:] - ends[:-1]
+    # Tokens before the first sequence and behind the last go to one more, which is left out.
+    of_token = (jnp.searchsorted(ends, jnp.arange(x.shape[0]), side="right") - 1) % (sequences + 1)
     sums = jax.ops.segment_sum(x.astype(jnp.float32), of_token, sequences + 1)[:sequences]
     return (sums / jnp.maximum(lengths, 1)[:, None]).astype(x.dtype)
 

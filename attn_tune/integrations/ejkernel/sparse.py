@@ -165,7 +165,7 @@ def ring_attention(
       query, key, value: ``[B, T, N, H]`` and ``[B, T, K, H]`` twice, this device's tokens or, with ``mesh``, all.
       softmax_aux: sinks, ``[sinks]`` of all heads, or ``[N | K, sinks]``; they count once.
       bias, mask_builder: refused: nothing dense goes round.
-      mask_info: segments alone; a dense mask and positions are refused.
+      mask_info: segments, causality and window; a dense mask and positions are refused.
       chunk_size: refused: ejkernel's XLA kernel tiles by it, its TPU kernel masks by it.
       fused_backward: left out with a warning.
       mesh, in_specs, out_specs: all of them or none; the specs of query, key and value.
@@ -178,30 +178,27 @@ def ring_attention(
     refuse(name, "leave it out, or give chunks as segments", chunk_size=chunk_size)
     leave_out(name, fused_backward=fused_backward)
     mask = mask_of(mask_info, positions=True)
-    q_ids = kv_ids = None
-    if mask is not None:
-        if mask.attention_mask is not None or mask.q_positions is not None:
-            raise UsageError(f"{name}: mask_info must hold segments alone here; call flash_attention with another")
-        q_ids, kv_ids = mask.q_segment_ids, mask.kv_segment_ids
+    if mask is not None and (mask.attention_mask is not None or mask.q_positions is not None):
+        raise UsageError(f"{name}: mask_info must hold no dense mask and no positions; call flash_attention with these")
+    flags = MaskInfo(causal=causal, sliding_window=sliding_window)
+    mask = flags if mask is None else mask & flags
     options: dict[str, Any] = {
         "softmax_scale": softmax_scale,
         "logits_soft_cap": logits_soft_cap,
-        "causal": causal or (mask is not None and mask.causal),
-        "sliding_window": sliding_window,
         "platform": kernel_of(name, platform, cfg),
     }
     sinks = sinks_of_all(softmax_aux)
     if axis_name is None:
         refuse_mesh(f"{name} without axis_name", mesh, in_specs, out_specs)
-        options |= {"softmax_aux": sinks, "q_segment_ids": q_ids, "kv_segment_ids": kv_ids}
-        out: Any = attn_tune.flash_attention(query, key, value, **options)
+        out: Any = attn_tune.flash_attention(query, key, value, softmax_aux=sinks, mask_info=mask, **options)
         return out
+    options |= {"causal": mask.causal, "sliding_window": mask.sliding_window}
     op = functools.partial(attn_tune.ring_attention, axis_name=axis_name, layout="contiguous", **options)
 
     def attend(q, k, v, aux, q_segments, kv_segments):
         return op(q, k, v, aux, q_segment_ids=q_segments, kv_segment_ids=kv_segments)
 
-    operands = (query, key, value, sinks, q_ids, kv_ids)
+    operands = (query, key, value, sinks, mask.q_segment_ids, mask.kv_segment_ids)
     if mesh is None:
         return attend(*operands)
     if in_specs is None or out_specs is None:

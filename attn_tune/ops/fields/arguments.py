@@ -9,6 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.ops.fields.heads import expand_heads
+from attn_tune.ops.fields.integers import saturated
 from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import UsageError, shown
 
@@ -173,13 +174,13 @@ def dims_of(array: Array | None) -> str | None:
 
 
 def check_array(name: str, given: Any) -> Array:
-    """``given`` as an array.
+    """``given`` as an array. Integers of arrays that are beyond int32 become its ends; a Python integer does not.
 
     Raises:
       UsageError: it is none.
     """
     try:
-        return jnp.asarray(given)
+        return jnp.asarray(given if isinstance(given, int) else saturated(given))
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name} must be an array, got {type(given).__name__}") from None
 

@@ -11,9 +11,9 @@ from jaxtyping import Array, Int
 from attn_tune.ops.contract import Workload
 from attn_tune.ops.fields.arguments import check_array, check_not_empty
 from attn_tune.ops.fields.cache import CODES, JOINT, LATENT, LAYOUTS, SAME, axes, sizes_of
+from attn_tune.ops.fields.integers import saturated
 from attn_tune.schema.errors import UsageError, shown, unknown_name
 
-_INT32 = np.iinfo(np.int32)
 # Letters of the axes of a cache in declarations of calls.
 LETTERS = {"page": "p", "slot": "s", "head": "k"}
 
@@ -31,30 +31,13 @@ def remedy(layout: str, *, cuts_sequences: bool) -> str:
     return "it has to be whole on each device; shard heads" + (" or sequences" if cuts_sequences else "") + " instead"
 
 
-def _saturated(array: Any) -> Any:
-    """Integers no farther than int32 reaches: a cast would wrap them, and a length or a page be another one."""
-    if getattr(array.dtype, "kind", "") not in {"i", "u"} or array.dtype.itemsize < 4 or array.dtype == np.int32:
-        return array
-    lowest = max(_INT32.min, np.iinfo(array.dtype).min)
-    return array.clip(array.dtype.type(lowest), array.dtype.type(_INT32.max)).astype(np.int32)
-
-
-def _as_integers(name: str, given: Any) -> Array:
-    """``given`` as an array; integers are saturated before JAX, without its 64-bit mode, cuts them."""
-    if isinstance(given, np.ndarray | np.integer):
-        return check_array(name, _saturated(np.asarray(given)))  # pyright: ignore[reportUnknownArgumentType]
-    if isinstance(given, int) and not isinstance(given, bool):
-        return check_array(name, min(max(given, _INT32.min), _INT32.max))
-    return _saturated(check_array(name, given))
-
-
 def check_count(name: str, given: Any) -> Int[Array, ""]:
     """A number of sequences: a Python integer, or an array of one.
 
     Raises:
       UsageError: it is something else.
     """
-    array = _as_integers(name, given)
+    array = check_array(name, saturated(given))
     if array.size != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise UsageError(f"{name} must be an integer, or an array of one, got {shown(given)}")
     return array.reshape(())
@@ -103,17 +86,28 @@ def check_caches(
 def check_integers(name: str, given: Any, shape: tuple[int | None, ...], beside: str = "kv_lens") -> Int[Array, "..."]:
     """An array of int32 with this shape; None is any size of a row of a page table.
 
-    The number of sequences in ``shape`` is that of the argument ``beside``.
+    The number of sequences in ``shape`` is that of the argument ``beside``, which the message names unless it is this.
 
     Raises:
       UsageError: another shape, no integers, or no elements.
     """
-    array = check_not_empty(name, _as_integers(name, given))
+    array = check_not_empty(name, check_array(name, saturated(given)))
     fits = array.ndim == len(shape) and all(n in (None, size) for n, size in zip(shape, array.shape, strict=True))
     if not fits or not jnp.issubdtype(array.dtype, jnp.integer):
         wanted = ", ".join("pages of a sequence" if n is None else str(n) for n in shape)
-        raise UsageError(f"{name} must be integers [{wanted}] beside {beside}, got {array.dtype}{list(array.shape)}")
+        reason = f" beside {beside}" if beside != name else ""
+        raise UsageError(f"{name} must be integers [{wanted}]{reason}, got {array.dtype}{list(array.shape)}")
     return array.astype(jnp.int32)
+
+
+def check_factors(name: str, given: Any) -> None:
+    """Check factors of codes that Python or numpy holds. Those of JAX are on the device and are not looked at.
+
+    Raises:
+      UsageError: one is zero, negative or not finite.
+    """
+    if not isinstance(given, jax.Array) and not (np.isfinite(given) & (np.asarray(given) > 0)).all():
+        raise UsageError(f"{name} must be positive and finite, got {shown(given)}")
 
 
 def check_scales(
@@ -122,8 +116,8 @@ def check_scales(
     """The kind of scales, and both as float32.
 
     Raises:
-      UsageError: one is missing, the cache has no codes, a shape that no kind has, or a factor of Python or numpy that
-        is not finite. Factors of JAX are on the device and are not looked at.
+      UsageError: one is missing, the cache has no codes, a shape that no kind has, or a factor that ``check_factors``
+        refuses.
     """
     if (given[0] is None) != (given[1] is None):
         raise UsageError(f"{'v_scale' if given[1] is None else 'k_scale'} is missing: give both scales, or none")
@@ -147,8 +141,8 @@ def check_scales(
     kind = kinds[scales[0].shape]
     for name, scale in zip(("k_scale", "v_scale"), given, strict=True):
         # Those of tokens that no query sees may be anything.
-        if kind != "token" and not isinstance(scale, jax.Array) and not np.isfinite(scale).all():
-            raise UsageError(f"{name} must be finite, got {shown(scale)}")
+        if kind != "token":
+            check_factors(name, scale)
     return kind, (scales[0], scales[1])
 
 
@@ -185,7 +179,7 @@ def check_window(window: int | None) -> int | None:
     """
     if window is not None and not (type(window) is int and window >= 0):
         raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {shown(window)}")
-    return window if window is None else min(window, int(_INT32.max))
+    return saturated(window)
 
 
 def count_sequences(kv_lens: Any) -> int:

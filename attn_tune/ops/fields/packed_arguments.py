@@ -23,4 +23,4 @@ def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"]
     ends = check_array("cu_seqlens", cu_seqlens)
     if ends.ndim != 1 or ends.shape[0] < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
         raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}")
-    return jnp.clip(check_integers("cu_seqlens", ends, ends.shape), 0, length)
+    return jnp.clip(check_integers("cu_seqlens", ends, ends.shape, "cu_seqlens"), 0, length)

@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Int
 
+from attn_tune.ops.fields.integers import saturated
 from attn_tune.ops.masks.visibility import (
     Window,
     combine_dense,
@@ -296,7 +297,8 @@ def _checked_offsets(name: str, offsets: Any, length: int) -> Int[Array, " R"]:
 
 
 def _counted(lengths: Any, most: int) -> tuple[Int[Array, " B"], Bool[Array, "B L"]]:
-    counted = jnp.clip(jnp.asarray(lengths), 0, most).astype(jnp.int32)
+    # As int32 before: narrower integers wrap `most`.
+    counted = jnp.clip(jnp.asarray(saturated(lengths)).astype(jnp.int32), 0, most)
     return counted, jnp.arange(most)[None] < counted[:, None]
 
 

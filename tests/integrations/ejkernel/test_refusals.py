@@ -72,6 +72,8 @@ def test_a_missing_partner_is_named():
         ours.deepseek_attn(q, kv, w, w, q, q[:, :, 0], q[..., 0])
     with pytest.raises(UsageError, match="state_indices"):
         ours.ragged_gated_delta_rule(q[0], q[0], q[0], q[0, ..., 0])
+    with pytest.raises(UsageError, match=r"state_indices must be integers \[1\] beside query_start_loc, got float32"):
+        ours.ragged_gated_delta_rule(q[0], q[0], q[0], q[0, ..., 0], None, ONE, np.array([0, 2]), np.array([0.0]))
     with pytest.raises(UsageError, match="reverse"):
         ours.gla_attention(q, q, q, None, None, None, jnp.array([0, 2]), reverse=True)
     for given, name in (

@@ -91,6 +91,7 @@ def test_ring_attention_is_attention_with_a_mesh_in_a_shard_map_and_without_an_a
     ids = jnp.asarray(np.arange(LENGTH) // 100)[None]
     sinks = np.array([[0.5], [1.0]], np.float32)
     keywords = {"causal": True, "mask_info": MaskInfo.from_segments(ids), "sliding_window": (90, 0)}
+    of_mask = {"mask_info": MaskInfo.from_segments(ids, causal=True, sliding_window=(90, 0))}
     alone = ours.ring_attention(q, k, v, jnp.asarray(sinks), **keywords)
     same = np.asarray(ids[0])[:, None] == np.asarray(ids[0])
     one = attend(*(np.asarray(x[0]) for x in (q, k, v)), mask=same & causal(LENGTH, LENGTH, left=90), sinks=sinks)
@@ -101,10 +102,18 @@ def test_ring_attention_is_attention_with_a_mesh_in_a_shard_map_and_without_an_a
         q, k, v, jnp.asarray(sinks), axis_name="sp", mesh=mesh, in_specs=(rows,) * 3, out_specs=rows, **keywords
     )
     np.testing.assert_allclose(sharded, alone, atol=2e-4)
+    np.testing.assert_array_equal(ours.ring_attention(q, k, v, jnp.asarray(sinks), **of_mask), alone)
+    options = {"axis_name": "sp", "mesh": mesh, "in_specs": (rows,) * 3, "out_specs": rows, **of_mask}
+    np.testing.assert_array_equal(ours.ring_attention(q, k, v, jnp.asarray(sinks), **options), sharded)
     with pytest.raises(UsageError, match="in_specs"):
         ours.ring_attention(q, k, v, axis_name="sp", mesh=mesh)
-    with pytest.raises(UsageError, match="segments alone"):
+    with pytest.raises(UsageError, match="no dense mask and no positions"):
         ours.ring_attention(q, k, v, axis_name="sp", mask_info=MaskInfo(attention_mask=jnp.ones((1, 1, 2, 2))))
+
+
+def test_tokens_before_the_first_sequence_are_in_no_mean():
+    rows = np.arange(10, dtype=np.float32)[:, None]
+    np.testing.assert_array_equal(ours.mean_pooling(jnp.asarray(rows), [2, 6, 6, 8]), [[3.5], [0.0], [6.5]])
 
 
 def test_gradients_flow_through_flash_mla_and_linear_attention():

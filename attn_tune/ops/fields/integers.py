@@ -1,0 +1,21 @@
+"""Integers of 64 bits as integers of 32."""
+
+from typing import Any, cast
+
+import numpy as np
+
+_INT32 = np.iinfo(np.int32)
+
+
+def saturated(given: Any) -> Any:
+    """Integers of int64, uint64 or uint32 as int32, those beyond it as its ends; anything else as it is.
+
+    JAX without its 64-bit mode keeps the lower half, which is another length, page or token.
+    """
+    if isinstance(given, int) and not isinstance(given, bool):
+        return min(max(given, _INT32.min), _INT32.max)
+    dtype: Any = getattr(given, "dtype", None)
+    if getattr(dtype, "kind", "") not in {"i", "u"} or dtype.itemsize < 4 or dtype == np.int32:
+        return given
+    lowest, array = max(_INT32.min, np.iinfo(dtype).min), cast(Any, given)
+    return array.clip(dtype.type(lowest), dtype.type(_INT32.max)).astype(np.int32)
