@@ -77,7 +77,9 @@ _add(
     },
 )
 PACK = typer.Typer(
-    help="Import, inspect, verify, compare, sign, merge, restamp and convert packs.", no_args_is_help=True
+    help="Import, inspect, verify, compare, sign, merge, restamp and convert packs.\n\n"
+    "'attn-tune doctor' lists the packs that lookups find here, imported, installed and shipped ones.",
+    no_args_is_help=True,
 )
 _add(
     PACK,

@@ -6,6 +6,8 @@ python examples/ask_database.py LAB.DB
 import sqlite3
 import sys
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 connection = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True)
 connection.row_factory = sqlite3.Row
 

@@ -1,6 +1,6 @@
 """A transformer block of flax whose attention is ours: one argument.
 
-python examples/flax_block.py        (needs flax)
+python examples/flax_block.py        (pip install flax)
 """
 
 import functools

@@ -193,6 +193,12 @@ def test_the_lines_for_a_notebook_run(capsys):
     assert "lookups: " in printed
 
 
+def test_the_first_call_of_the_page_of_ops_runs(capsys):
+    exec(re.findall(r"```python\n(.*?)```", text("api.md"), re.DOTALL)[0], names := {})
+    assert names["out"].shape == (1, 256, 32, 128)
+    assert "t=256" in capsys.readouterr().out
+
+
 def test_every_cost_is_a_recorded_one():
     rows = re.findall(r"^\| (.*) \| \[\w+\]\((\.\./benchmarks/[^)#]+)(?:#[^)]*)?\) \|$", text("costs.md"), re.MULTILINE)
     assert len(rows) >= 8

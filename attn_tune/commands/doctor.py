@@ -114,7 +114,8 @@ def _kernels() -> Check:
         found = registry.kernels()
     if not found:
         return Check("kernels", "none is registered", Verdict.FAIL)
-    return Check("kernels", ", ".join(found))
+    ops = len({spec.op for spec in found.values()})
+    return Check("kernels", f"{len(found)} of {counted(ops, 'op')}; 'attn-tune kernels' lists them")
 
 
 def _left_out() -> Iterator[Check]:
@@ -127,7 +128,7 @@ def _left_out() -> Iterator[Check]:
         if spec.extra and (reason := missing(spec)):
             names.setdefault(reason, []).append(spec.id)
     for reason, ids in names.items():
-        yield Check("extras", f"left out: {', '.join(ids)}: {reason}")
+        yield Check("extras", f"{reason}; left out without it: {', '.join(ids)}")
 
 
 def _timer() -> Check:
@@ -205,5 +206,7 @@ def _packs() -> Iterator[Check]:
         except AttnTuneError as error:
             yield Check("pack", str(error), Verdict.FAIL)
         else:
-            whose = f" of {found.wheels[path]}" if path in found.wheels else ""
-            yield Check("pack", f"{path}: {pack}{whose}, {counted(len(pack.rows), 'row')}")
+            rows = counted(len(pack.rows), "row")
+            # A folder of the package itself says nothing, and such paths are wider than a terminal.
+            where = f" of {found.wheels.get(path, 'attn-tune')}" if path not in found.user else f", in {path}"
+            yield Check("pack", f"{pack}, {rows}{where}")

@@ -1,6 +1,6 @@
 """Show the kernel and config that a call would get here, and the steps that lead to them.
 
-A call that is refused is explained too, with exit code 0.
+A call that is refused, or that no kernel can do here, is explained too; the exit code is then 1.
 Calls read packs, never the lab database: what the database of --db decided is shown too, where it differs in full.
 
 Example: attn-tune explain llama3-8b/4x4k --direction bwd --device nvidia-h200
@@ -10,8 +10,11 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.database import open_lab
+from attn_tune.commands.shared.exit_codes import FAILED
 from attn_tune.commands.shared.shipping import gate_lines, steps_to_ship
 from attn_tune.schema import AttnTuneError
 from attn_tune.schema.words import config_words, duration
@@ -47,7 +50,21 @@ def command(
         output.emit_json(
             **{way: {**one.to_dict(), "unshipped": _row(unshipped.get(way))} for way, one in found.items()}
         )
-        return
+    else:
+        _say(db, found, decided, unshipped, every=every)
+    if any(one.answer is None for one in found.values()):
+        raise typer.Exit(FAILED)
+
+
+def _say(
+    db: Path,
+    found: "dict[str, Explanation]",
+    decided: "dict[str, Decision]",
+    unshipped: "dict[str, Decision]",
+    *,
+    every: bool,
+) -> None:
+    """Print the steps of each direction, and how the lab database ``db`` decided."""
     print("\n\n".join(one.text(every=every, width=output.width()).rstrip() for one in found.values()))
     # One process has the same files of overrides for all directions.
     only = next((one for one in found.values() if one.only_by), None)

@@ -48,9 +48,11 @@ def command(
     from attn_tune.ops.registry import get_op
 
     target = selection.device(device)
-    specs = selection.kernels(kernel, op)
+    one = selection.signature(point, grid) if point else None
+    # Of one point the kernels of its op, unless others are named.
+    specs = selection.kernels(kernel, op or ([one.op] if one and not kernel else None))
     ops = {spec.op for spec in specs}
-    asked = [selection.signature(point, grid)] if point else _points(ops, grid)
+    asked = [one] if one else _points(ops, grid)
     if workload:
         asked = list(selection.with_workloads(asked, [workload]))
     own = [spec for spec in specs if any(one.op == spec.op for one in asked)]
@@ -68,7 +70,10 @@ def command(
     output.say_absent(away)
     if not point and not json:
         each = ", ".join(f"{n} of {name}" for name, n in Counter(one.op for one in asked).items())
-        output.say(f"points: of {each or 'no op'} in {_source(grid)}; configs: at one of them, the example")
+        output.say(
+            f"points: how many a kernel takes, of {each or 'no op'} in {_source(grid)}; configs: of one point, that in "
+            "the column example"
+        )
         output.say("'attn-tune kernels POINT' answers for one point alone")
 
 
@@ -76,8 +81,8 @@ def _points(ops: set[str], grids: Sequence[str] | None) -> "list[GridPoint]":
     """The distinct points of ``ops``: those of ``grids``, or else of the presets, or an op's samples without any."""
     from attn_tune.ops.contract import load
     from attn_tune.ops.registry import get_op
-    from attn_tune.tuner.plan.case import GridPoint
-    from attn_tune.tuner.plan.grid import ALL, load_grid, merge_points, preset_points
+    from attn_tune.tuner.plan.case import GridPoint, merge_points
+    from attn_tune.tuner.plan.grid import ALL, load_grid, preset_points
 
     named = (one for name in grids or () for one in load_grid(name, lengths=(ALL,)).points)
     found = [one for one in merge_points(named if grids else preset_points()) if one.op in ops]
@@ -187,5 +192,5 @@ def _other(spec: "KernelSpec", point: str | None, grids: Sequence[str] | None) -
         "points_asked": 0,
         "example": "",
         "configs": "",
-        "remark": f"{other}; name one of {spec.op}",
+        "remark": f"{other}; give a POINT of {spec.op}",
     }

@@ -1,6 +1,11 @@
 """Show the cases and the number of configs of a sweep, without running it.
 
+With --device it is that of a sweep on such a device, with the software that is installed here. With --target it is
+that of a sweep with the same option.
+
 Example: attn-tune plan --grid gemma3-27b --lengths 4k --device nvidia-h200
+
+Example: attn-tune plan --grid llama3-8b --lengths 4k --target tpu-v5e
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +15,7 @@ from attn_tune.commands.shared.cases import Cases, Search
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.sources import Sources
 from attn_tune.commands.sweeps.database_sweep import SweepRequest, plan_sweep
-from attn_tune.schema import NoDataError
+from attn_tune.schema import NoDataError, UsageError
 from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
@@ -25,10 +30,18 @@ def command(
     sources: Sources,
     search: Search,
     device: options.DeviceName = None,
+    target: options.Target = None,
     every: options.All = False,
     json: options.Json = False,
 ) -> None:
-    request = SweepRequest.of(db, cases, sources, search)
+    if device is not None and target is not None:
+        raise UsageError("--device and --target both name the device; give one of them")
+    request = SweepRequest.of(db, cases, sources, search, only_compiles=target is not None)
+    if target is not None:
+        from attn_tune.commands.sweeps.target_sweep import for_target
+
+        request, found = for_target(request, target)
+        device = found.device.variant
     show_plan(request, device=device, every=every, json=json)
 
 
@@ -93,8 +106,8 @@ def show_plan(
         output.say(f"{counted(left, 'pair')} of case and kernel left out: the kernel cannot do it ({how} says why)")
     output.say(
         f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
-        f"{counts.done} tried before, {counts.pruned + counts.unsupported_kernels} refused beforehand "
-        f"({counted(counts.pruned, 'config')}, {counted(counts.unsupported_kernels, 'kernel')} of a case); "
+        f"{counts.done} tried before; refused beforehand: {counted(counts.pruned, 'config')}, and "
+        f"{counted(counts.unsupported_kernels, 'pair')} of case and kernel; "
         + (
             f"about {clock(low)} to {clock(high)}: a guess by the sizes, references and feature problems "
             "among them, as no sweep on such a device is recorded"

@@ -216,10 +216,10 @@ def _print(
         if name is Section.FAILURES and not every:
             frame, rest = frames.shortened(frame)
         frame = frame.drop(columns=[c for c in _HIDDEN.get(name, ()) if c in frame])
-        if name is Section.SUMMARY:
+        if frame.empty:
+            output.say(f"{title.partition(':')[0]}: none")
+        elif name is Section.SUMMARY:
             output.emit_winners(frame, title=title)
-        elif frame.empty and refused:
-            output.say(f"{title}: none")
         else:
             output.emit_frame(frame, title=title)
         if rest:

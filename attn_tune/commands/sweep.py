@@ -58,13 +58,7 @@ def command(
         True,
     ),
     dry_run: bool = options.flag("--dry-run", "Only show the plan, as 'attn-tune plan' does."),
-    target: str | None = options.option(
-        None,
-        "--target",
-        "TARGET",
-        "Only compile, for a device that need not be here: tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu-7x, sm_80, "
-        "sm_89, sm_90, sm_100, sm_120 or the name of a GPU. Times are predicted for TPUs.",
-    ),
+    target: options.Target = None,
     json: options.Json = False,
 ) -> None:
     request = SweepRequest.of(
@@ -94,10 +88,8 @@ def command(
 
 def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool) -> None:
     from attn_tune.commands.sweeps.target_sweep import for_target, run_target, show_target
-    from attn_tune.tuner.offline.target import find_target
 
-    target = find_target(name)
-    request = for_target(request, target)
+    request, target = for_target(request, name)
     if dry_run:
         show_plan(request, device=target.device.variant, json=json, how=PLAN_ALL)
         return
@@ -187,7 +179,11 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         )
     else:
         columns = ["rank", "signature", "device", "trials", "samples"]
-        output.emit_winners(winners.drop(columns=columns), title=f"Winners on {outcome.device}")
+        title = f"Winners on {outcome.device}"
+        if winners.empty:
+            output.say(f"{title}: none")
+        else:
+            output.emit_winners(winners.drop(columns=columns), title=title)
         # Of the whole plan: an earlier run may have stored why a kernel cannot run.
         away = selection.absent((k.kernel for c in outcome.plan.cases for k in c.kernels), outcome.device)
         ran = frames.occurring(counts.loc[~counts["kernel"].isin(list(away))])
@@ -218,6 +214,8 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
     ):
         for label in labels:
             output.note(f"{fate}: {label}")
+    if outcome.unsupported:
+        output.note(f"{PLAN_ALL} with the same options says why a kernel does not support them")
     if outcome.without and not (failed := frames.failures(trials)).empty:
         most, report = failed.iloc[0], f"attn-tune report --section failures --db {shlex.quote(str(db))}"
         output.note(

@@ -16,7 +16,7 @@ from attn_tune.ops.installed import (
     one_line,
 )
 from attn_tune.ops.registry import get_op, op_names
-from attn_tune.schema.errors import UnsupportedError, UsageError
+from attn_tune.schema.errors import UnsupportedError, UsageError, shown
 
 GROUP = "attn_tune.kernels"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
@@ -124,8 +124,10 @@ def check_spec(spec: object) -> None:
         if direction not in directions:
             known = ", ".join(directions)
             raise UsageError(f"{where}: {spec.op} has no direction {direction!r}; known: {known}")
-        if not isinstance(search, Search) or not _is_complete(search):
-            raise UsageError(f"{where}: the search of {direction} is not a complete Search")
+        if not isinstance(search, Search):
+            raise UsageError(f"{where}: the search of {direction} must be a Search, not a {type(search).__name__}")
+        if wrong := _wrong_field(search):
+            raise UsageError(f"{where}: the search of {direction}: {wrong}")
     if not callable(spec.unsupported):
         raise UsageError(f"{where}: unsupported must be a function")
     if not isinstance(spec.priority, Mapping):
@@ -140,15 +142,16 @@ def check_spec(spec: object) -> None:
             raise UsageError(f"{where}: the module {module!r} of its call was not found")
 
 
-def _is_complete(search: Search) -> bool:
-    return (
-        is_dataclass(search.config)
-        and callable(search.heuristic)
-        and callable(search.infeasible)
-        and isinstance(search.candidates, Mapping)
-        and len(search.candidates) > 0
-        and all(callable(make) for make in search.candidates.values())
-        and isinstance(search.call, str)
-        and ":" in search.call
-        and isinstance(search.outputs, Mapping)
+def _wrong_field(search: Search) -> str:
+    """The first field of ``search`` that cannot be used, and what it must be; ``""`` if all can."""
+    candidates = search.candidates if isinstance(search.candidates, Mapping) else {}
+    checks = (
+        ("config", is_dataclass(search.config), "a dataclass of knobs"),
+        ("heuristic", callable(search.heuristic), "a function"),
+        ("infeasible", callable(search.infeasible), "a function"),
+        ("candidates", candidates and all(map(callable, candidates.values())), "a table of functions by part"),
+        ("call", isinstance(search.call, str) and ":" in search.call, "the text MODULE:FUNCTION"),
+        ("outputs", isinstance(search.outputs, Mapping), "a table of names of outputs by part"),
     )
+    wrong = next(((name, wanted) for name, is_right, wanted in checks if not is_right), None)
+    return f"{wrong[0]} must be {wrong[1]}, got {shown(getattr(search, wrong[0]))}" if wrong else ""

@@ -14,6 +14,7 @@ from typing import Any
 from attn_tune.schema.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from attn_tune.schema.logs import log
+from attn_tune.schema.words import counted
 
 TRUSTED = "ATTN_TUNE_TRUSTED_KEYS"
 KEY_SUFFIX = ".pub"
@@ -89,8 +90,8 @@ def check_signatures(
     known = [signer for signer in signers if signer.key in trusted]
     if is_required and not known:
         raise IntegrityError(
-            f"{where} is not signed by any of the {len(trusted)} trusted keys; sign it with 'attn-tune pack sign', "
-            f"or trust its key with {TRUSTED}"
+            f"{where} is not signed by a trusted key ({counted(len(trusted), 'key')} known); sign it with "
+            f"'attn-tune pack sign', or trust its key with {TRUSTED}"
         )
     try:
         for signer in known:

@@ -239,6 +239,8 @@ def errors(tmp_path):
     return {
         "no command": (["swep"], 2, "Did you mean 'sweep'?"),
         "no option": (["sweep", "--gird", "x"], 2, "--grid"),
+        "device and target": (["plan", "-g", "cpu-smoke", "--device", "cpu", "--target", "sm_90"], 2, "give one of"),
+        "unknown target": (["plan", "-g", "cpu-smoke", "--target", "tpu-v9"], 2, "tpu-v6e"),
         "no grid": (["sweep"], 2, "choose one with --grid"),
         "unknown grid": (["plan", "-g", "lama3-8b"], 2, "did you mean 'llama3-8b'"),
         "unknown kernel": (["plan", "-g", "cpu-smoke", "-k", "tritn"], 2, "unknown kernel 'tritn'"),
@@ -363,6 +365,15 @@ def test_dry_run_touches_nothing(fake_worker, tmp_path):
     assert result.exit_code == 0
     assert "configs to try" in result.stdout
     assert not db.exists()
+
+
+def test_plan_of_a_target_is_that_of_a_sweep_which_only_compiles(tmp_path):
+    words = ("--grid", SIGNATURE, "--target", "TPU-7x", "--db", tmp_path / "lab.db", "--json")
+    plan, sweep = (json.loads(run(*command, *words).stdout) for command in (["plan"], ["sweep", "--dry-run"]))
+    assert plan == sweep
+    assert plan["device"]["variant"] == "tpu-v7x"
+    # No other kernels can be compiled for a TPU.
+    assert all("/pallas_tpu" in row["kernel"] for row in plan["kernels"])
 
 
 def test_a_stop_during_the_sweep_is_130(fake_worker, monkeypatch, tmp_path):

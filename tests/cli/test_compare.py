@@ -9,8 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from attn_tune.cli import app
+from attn_tune.db import Database
+from attn_tune.schema import Status
 from tests.cli.fakes import SIGNATURE, fill
-from tests.db.facts import OTHER_DEVICE
+from tests.db.facts import OTHER_DEVICE, begin, make_trial
 from tests.db.sweeps import problem, record_sweep
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
 
@@ -180,6 +182,21 @@ def test_packs_are_compared_by_their_medians_and_with_a_database(tmp_path):
     assert (found["a"]["kind"], found["b"]["kind"]) == ("pack", "database")
     assert {(one["verdict"], one["basis"], one["b_over_a"]) for one in found["rows"]} == {("undecided", "medians", 1.0)}
     assert [one["programs"] for one in found["shifts"]] == [2]
+
+
+def test_a_pack_is_no_distance_away_from_the_database_that_it_was_exported_of(tmp_path):
+    # Searches and finals of one database differ, and a pack has the times of finals.
+    lab, pack = record_sweep(tmp_path / "a.db", TIMES, seed=1), tmp_path / "a.atpack"
+    with Database.open(lab) as database:
+        final = next(database.trials(status=Status.OK))
+        searched = make_trial(final.config, [150_000] * 40, signature=final.signature, is_heuristic=True, features=3)
+        database.record(begin(database), searched)
+        database.rebuild_decisions()
+    made = CliRunner().invoke(app, ["export", str(pack), "--db", str(lab), "--no-gate", "a test"])
+    assert made.exit_code == 0, made.stderr
+    for sides in ((lab, pack), (pack, lab)):
+        (shift,) = json.loads(run(*sides, "--json").stdout)["shifts"]
+        assert (shift["ratio"], shift["noise"]) == (1.0, 0.0)
 
 
 def test_shipped_packs_are_named_by_their_names():

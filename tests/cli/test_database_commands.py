@@ -1,4 +1,4 @@
-"""The commands merge and gc, and what doctor says of a database."""
+"""The commands merge, gc and best, and what doctor says of a database."""
 
 import json
 import sqlite3
@@ -10,6 +10,7 @@ from attn_tune.cli import app
 from attn_tune.commands.shared.exit_codes import MEANINGS
 from attn_tune.db import Database
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_trial
+from tests.db.test_predictions import open_with, predicted
 
 
 def run(*words):
@@ -86,3 +87,14 @@ def test_doctor_finds_damage(host):
     found = checks(host)["database"]
     assert found["verdict"] == "fail"
     assert "trial 2 was changed" in found["detail"]
+
+
+def test_best_of_what_was_only_compiled_names_the_part_of_the_report(tmp_path):
+    db = tmp_path / "lab.db"
+    with open_with(db, predicted(128, 4_000_000)) as database:
+        signature = next(database.trials()).signature.text
+    result = run("best", signature, "--db", db)
+    assert result.exit_code == 3
+    assert f"attn-tune report --section predicted --db {db}" in result.stderr
+    assert run("report", "--section", "predicted", "--db", db).exit_code == 0
+    assert "tune it with: attn-tune sweep" in run("best", signature, "--db", db, "-k", "xla").stderr

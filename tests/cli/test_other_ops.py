@@ -90,7 +90,7 @@ def test_kernels_without_a_point_answer_for_every_point_of_each_op():
     assert split["example"] != every["example"]
     grid = run(*words, "-k", "flash_attention/xla", "--grid", "cpu-smoke").stdout
     assert re.search(r"(\d+) of \1 ", grid)
-    assert re.search(r"points: of \d+ of flash_attention in cpu-smoke; configs: at one of them", grid)
+    assert re.search(r"points: how many a kernel takes, of \d+ of flash_attention in cpu-smoke; configs: of", grid)
 
 
 def test_kernels_of_a_point_answer_for_it_alone():

@@ -55,6 +55,7 @@ def test_report_names_no_status_that_no_shown_kernel_has_and_says_that_nothing_f
     (head,) = (line for line in shown.splitlines() if line.startswith("kernel") and "trials" in line)
     assert head.split() == ["kernel", "direction", "trials", "ok"]
     assert "Failures: none" in shown
+    assert run("report", "--db", path, "--section", "predicted").stdout == "Predicted: none\n"
 
 
 def test_kernels_lists_the_directions_that_a_kernel_has():
@@ -64,6 +65,13 @@ def test_kernels_lists_the_directions_that_a_kernel_has():
     assert "does not implement bwd" not in shown
     rows = json.loads(run(*words, "--json").stdout)["kernels"]
     assert [(row["direction"], row["supported"]) for row in rows] == [("fwd", True), ("bwd", False)]
+
+
+def test_kernels_of_a_point_are_those_of_its_op_unless_others_are_named():
+    shown = {row["kernel"] for row in json.loads(run("kernels", POINT, "--json").stdout)["kernels"]}
+    assert "flash_attention/xla" in shown
+    assert {name.partition("/")[0] for name in shown} == {"flash_attention"}
+    assert "not of the op of" in run("kernels", POINT, "-k", "gla/xla").stdout
 
 
 def test_grids_leaves_addresses_to_json():
@@ -86,6 +94,11 @@ def test_a_refused_export_is_one_error_line_after_the_rows(tmp_path):
     [
         (["plan", "--effort", "quik"], "(did you mean 'quick'?)"),
         (["report", "--section", "sumary"], "(did you mean 'summary'?)"),
+        (["inspect", "x"], "no such command 'inspect' (did you mean 'attn-tune pack inspect'?)"),
+        (["convert"], "'attn-tune lab convert' or 'attn-tune pack convert'"),
+        (["plan", "--point", "cpu-smoke.llama3/1x128"], "name it with --grid"),
+        (["plan", "--grid", "gla-1.3b/1x4k"], "for one point give --grid gla-1.3b --point 'gla-1.3b/1x4k'"),
+        (["explain", "paged_decode"], "'paged_decode' is an op, no grid point; name a point of it, such as "),
         (["sweep", "--executor", "zzz"], "'zzz' is not one of 'local', 'ray'; see"),
     ],
 )
@@ -112,6 +125,15 @@ def test_an_unknown_device_is_not_answered_with_all_names():
     done = run("devices", "--device", "foo")
     assert (done.exit_code, len(done.stderr) < 100) == (2, True)
     assert "did you mean 'nvidia-h20'" in run("devices", "--device", "nvidia-h2O").stderr
+
+
+def test_doctor_names_packs_before_their_paths_and_no_path_of_its_own(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("doctor").stdout
+    # A path of the user's own stays whole.
+    assert all(len(line) <= 80 or len(line.split()) == 1 for line in shown.splitlines())
+    assert " rows of attn-tune\n" in shown
+    assert "/shipped/" not in shown
 
 
 def test_explain_says_equal_steps_once():

@@ -83,7 +83,8 @@ def test_a_use_entry_answers_and_its_end_is_a_command(home):
     ("words", "fragment"),
     [
         ("never flash_attention/xlb --reason x", "xla"),
-        ("never flash_attention/xla --reason ' '", "reason"),
+        ("never flash_attention/xla --reason ' '", "give --reason TEXT"),
+        (f"use flash_attention/xla --reason {'x' * 5000}", "reason must be printable, of at most"),
         ("never flash_attention/xla --reason x -c chunk_p=3", "no knob 'chunk_p'"),
         ("never flash_attention/xla --reason x -c chunk_q=wide", "chunk_q"),
         ("never flash_attention/xla --reason x -c chunk_q", "KNOB=VALUE"),
@@ -124,7 +125,8 @@ def test_explain_says_that_strict_jobs_refuse_a_miss(monkeypatch):
     asked = ["explain", "flash_attention/v1 b=1 t=77 s=77 n=2 k=2 h=64 v=64 dtype=float32"]
     monkeypatch.setenv("ATTN_TUNE_ON_MISS", "strict")
     told = run(*asked, "-d", "fwd", "--device", "cpu")
-    assert (told.exit_code, "refused by ATTN_TUNE_ON_MISS=strict" in told.stdout) == (0, True)
+    assert (told.exit_code, "refused by ATTN_TUNE_ON_MISS=strict" in told.stdout) == (1, True)
+    assert run(*asked, "--device", "cpu", "--json").exit_code == 1
     assert "CHOSEN" not in told.stdout
     monkeypatch.setenv("ATTN_TUNE_ON_MISS", "strickt")
     misspelled = run(*asked, "--device", "cpu")

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shlex
 import signal
 import threading
@@ -220,7 +221,10 @@ def test_unsupported_problems_of_named_kernels_are_no_failure(worker, tmp_path, 
     assert f"unsupported by every kernel asked for: {LONGER} fwd\n" in done.stderr
     assert "no valid config" not in done.stderr
     assert json.loads(again.stdout)["unsupported"] == [f"{LONGER} fwd"]
-    assert sweep(tmp_path, "-g", LONGER, "-d", "fwd").exit_code == 1
+    none = sweep(tmp_path, "-g", LONGER, "-d", "fwd")
+    assert none.exit_code == 1
+    assert re.search(r"^Winners on .*: none$", none.stdout, re.MULTILINE)
+    assert "'attn-tune plan --all' with the same options says why" in none.stderr
 
 
 def test_explain_without_a_lab_database(tmp_path):

@@ -63,7 +63,17 @@ BROKEN = {
         COPY
         + "fwd = dataclasses.replace(XLA.searches['fwd'], candidates=None)\n"
         + "SPEC = dataclasses.replace(XLA, name='x', searches={'fwd': fwd})",
-        "fwd is not a complete Search",
+        "the search of fwd: candidates must be a table of functions by part, got None",
+    ),
+    "no search": (
+        COPY + "SPEC = dataclasses.replace(XLA, name='x', searches={'fwd': 7})",
+        "the search of fwd must be a Search, not a int",
+    ),
+    "path": (
+        COPY
+        + "fwd = dataclasses.replace(XLA.searches['fwd'], call='here')\n"
+        + "SPEC = dataclasses.replace(XLA, name='x', searches={'fwd': fwd})",
+        "the search of fwd: call must be the text MODULE:FUNCTION, got 'here'",
     ),
     "call": (
         COPY

@@ -82,6 +82,8 @@ def test_pack_without_a_trusted_signature_is_refused_where_one_is_required(tmp_p
         source = Source(SourceKind.USER, str(path))
         assert source.pack is None
         assert "sign" in source.error
+    with pytest.raises(IntegrityError, match=r"is not signed by a trusted key \(1 key known\); sign it"):
+        read_pack(tmp_path / "stranger")
 
 
 def test_path_that_leads_out_of_the_shipped_packs_needs_a_signature(tmp_path, files, required):

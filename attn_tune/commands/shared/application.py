@@ -15,6 +15,7 @@ from attn_tune.commands.shared.options import Format
 
 _FORMAT = "attn_tune.format"
 _CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
+_COMMAND = re.compile(r"No such command '([^']*)'$")
 
 
 class Application(TyperGroup):
@@ -88,6 +89,8 @@ def _reporting(ctx: Any) -> Iterator[None]:
             if wrong := _CHOICE.search(line):
                 near = near_names(wrong[1], wrong[2].strip("'").split("', '"))
                 line += f" ({near})" if near else ""
+            if (wrong := _COMMAND.search(line)) and (owners := _groups_with(place, wrong[1])):
+                line += f" (did you mean {' or '.join(owners)}?)"
             message = f"{line[:1].lower()}{line[1:]}; see '{place.command_path} --help'"
         else:
             if ctx.meta[_FORMAT] == Format.JSON:
@@ -95,6 +98,16 @@ def _reporting(ctx: Any) -> Iterator[None]:
             raise
         _report(ctx, message, kind, code)
         raise typer.Exit(code) from None
+
+
+def _groups_with(ctx: Any, name: str) -> list[str]:
+    """The commands called ``name`` in groups of the group of ``ctx``, as they are typed."""
+    groups = {word: getattr(group, "commands", {}) for word, group in getattr(ctx.command, "commands", {}).items()}
+    return [
+        f"'{ctx.command_path} {word} {name}'"
+        for word, inner in groups.items()
+        if name in inner and not inner[name].hidden
+    ]
 
 
 def _report(ctx: Any, message: str, kind: str, exit_code: int) -> None:

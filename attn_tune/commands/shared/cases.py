@@ -44,11 +44,14 @@ class Cases:
           UsageError: an unknown grid, op or workload, a malformed file, or a filter that leaves nothing.
         """
         from attn_tune.ops.registry import get_op
-        from attn_tune.tuner.plan.grid import load_grid, merge_points
+        from attn_tune.tuner.plan.case import merge_points
+        from attn_tune.tuner.plan.grid import load_grid
         from attn_tune.tuner.plan.lengths import has_lengths
 
         made = list(sources.grids()) if sources else []
         if not self.grid and not made:
+            if self.point:
+                raise UsageError(f"no grid given, of which --point {self.point[0]} takes points; name it with --grid")
             raise UsageError(
                 "no grid given; choose one with --grid ('attn-tune grids' lists them), or make one with --from-fn, "
                 "--from-hlo or --from-misses"

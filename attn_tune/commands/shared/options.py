@@ -236,6 +236,16 @@ DeviceName = Annotated[
         "Another device than this machine's: a variant (nvidia-h200) or an architecture (sm_90).",
     ),
 ]
+Target = Annotated[
+    str | None,
+    option(
+        ...,
+        "--target",
+        "TARGET",
+        "Only compile, for a device that need not be here: tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu-v7x, sm_80, "
+        "sm_89, sm_90, sm_100, sm_120 or the name of a GPU. Times are predicted for TPUs.",
+    ),
+]
 All = Annotated[
     bool,
     flag("--all", "Leave nothing out: kernels that cannot run here, and rare failures.", ...),

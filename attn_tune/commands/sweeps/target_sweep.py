@@ -22,17 +22,20 @@ if TYPE_CHECKING:
 COMPILE_LIMIT_S = 300.0
 
 
-def for_target(request: SweepRequest, target: "Target") -> SweepRequest:
-    """``request`` with the kernels that can be compiled for ``target``.
+def for_target(request: SweepRequest, name: str) -> "tuple[SweepRequest, Target]":
+    """``request`` with the kernels that can be compiled for the target called ``name``, and that target.
 
     Raises:
-      UsageError: none of them can.
+      UsageError: there is no such target, or none of the kernels can.
     """
+    from attn_tune.tuner.offline.target import find_target
+
+    target = find_target(name)
     fit = tuple(spec for spec in request.kernels if spec.backend in target.backends)
     if not fit:
         backends = ", ".join(target.backends)
         raise UsageError(f"none of the chosen kernels can be compiled for {target}: it takes kernels in {backends}")
-    return replace(request, kernels=fit)
+    return replace(request, kernels=fit), target
 
 
 def plan_target(

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from attn_tune.db.compare.sides import Evidence, Side
+from attn_tune.db.compare.sides import Evidence, Side, Times, timed_by
 from attn_tune.db.decide.statistics import (
     FEW,
     MIN_GAIN,
@@ -209,9 +209,18 @@ def _winners(decisions: Iterable[Decision]) -> dict[Key, Decision]:
     return {_key(d): d for d in sorted(decisions, key=lambda d: d.rank, reverse=True)}
 
 
+def _times(side: Side, other: Side) -> Times:
+    """The times of a side's programs. Beside a pack, whose times are those of finals, what it chose has these too."""
+    found = side.timed()
+    if other.kind != "pack":
+        return found
+    chosen = timed_by(side.decisions)
+    return {device: {**found.get(device, {}), **chosen.get(device, {})} for device in {**found, **chosen}}
+
+
 def find_shifts(a: Side, b: Side) -> tuple[Shift, ...]:
     """The distance of two sides as a whole, for each device with a program in both."""
-    before, after = a.timed(), b.timed()
+    before, after = _times(a, b), _times(b, a)
     shifts = []
     for device in sorted(before.keys() & after.keys(), key=lambda device: (str(device), device.digest)):
         ours, theirs = before[device], after[device]

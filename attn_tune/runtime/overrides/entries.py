@@ -20,7 +20,7 @@ from attn_tune.runtime.active.layers import in_force
 from attn_tune.runtime.lookup.question import resolve
 from attn_tune.schema.config import config_from_dict, config_to_dict, is_mapping
 from attn_tune.schema.device import Device
-from attn_tune.schema.errors import UsageError, unknown_name
+from attn_tune.schema.errors import UsageError, short, unknown_name
 from attn_tune.schema.signature import Field, Signature, Value
 
 
@@ -77,8 +77,10 @@ def make_entry(
     """
     op, spec = _subject(kernel)
     reason = " ".join(reason.split())
-    if len(reason) > MAX_TEXT or not reason.isprintable() or (never and not reason):
-        raise UsageError(f"a never entry needs a reason, of at most {MAX_TEXT} characters; got {reason!r:.60}")
+    if never and not reason:
+        raise UsageError("a never entry needs a reason, which lookups say: give --reason TEXT, in Python reason=")
+    if len(reason) > MAX_TEXT or not reason.isprintable():
+        raise UsageError(f"reason must be printable, of at most {MAX_TEXT} characters; got {short(repr(reason), 60)}")
     if spec is None and (config or not never):
         raise UsageError(f"knobs belong to a kernel; name one of {op.name} to give its config")
     ways = spec.searches if spec else op.directions
@@ -150,7 +152,7 @@ def _subject(name: str) -> tuple[Op, KernelSpec | None]:
     owners = [spec for spec in kernels.values() if spec.name == name]
     ops = sorted({spec.op for spec in kernels.values()})
     if len(owners) > 1:
-        raise UsageError(f"kernel {name!r} is one of several ops; name {' or '.join(s.id for s in owners)}")
+        raise UsageError(f"several ops have a kernel {name!r}; name {' or '.join(s.id for s in owners)}")
     if not owners and name not in ops:
         raise unknown_name("kernel or op", name, [*kernels, *ops])
     return get_op(owners[0].op if owners else name), owners[0] if owners else None

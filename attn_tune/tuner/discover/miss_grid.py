@@ -7,8 +7,8 @@ from pathlib import Path
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.miss_spool import BadLine, SpoolLine, read_lines, spool_files
 from attn_tune.schema.errors import NoDataError, StorageError, UsageError, unknown_name
-from attn_tune.tuner.plan.case import GridPoint
-from attn_tune.tuner.plan.grid import Grid, merge_points
+from attn_tune.tuner.plan.case import GridPoint, merge_points
+from attn_tune.tuner.plan.grid import Grid
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,13 +16,11 @@ TOPOLOGIES = {
     "tpu-v5e": "v5e:1x1",
     "tpu-v5p": "v5p:2x2x1",
     "tpu-v6e": "v6e:1x1",
-    "tpu-7x": "tpu7x:2x2x1",
+    "tpu-v7x": "tpu7x:2x2x1",
 }
 GPUS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
 NAMES = (*TOPOLOGIES, *GPUS)
 
-# The device's variant where it is not the target's name.
-_VARIANTS = {"tpu-7x": "tpu-v7x"}
 # Stands in the place of a driver: no measurement is ever made in such an environment.
 COMPILE_ONLY = "compile-only"
 
@@ -61,20 +59,18 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """The target called ``name``: one of ``NAMES``, or any NVIDIA GPU that has a name here, such as ``nvidia-h200``.
+    """The target called ``name``: one of ``NAMES``, any NVIDIA GPU that has a name here, or another name of these.
 
     Raises:
       UsageError: unknown, or nothing can be compiled for it.
     """
     text = name.strip().lower()
-    text = next((known for known, variant in _VARIANTS.items() if text == variant), text)
-    if text in TOPOLOGIES:
-        device = device_from_kind(_VARIANTS.get(text, text))
-        return Target(name=text, device=device, topology=TOPOLOGIES[text])
     try:
         device = device_from_kind(text)
     except UsageError:
         raise unknown_name("target", name, NAMES) from None
+    if device.variant in TOPOLOGIES:
+        return Target(name=device.variant, device=device, topology=TOPOLOGIES[device.variant])
     if (device.compute_capability or 0) < 80:
         raise UsageError(f"nothing can be compiled for {name!r} here; targets are {', '.join(NAMES)}")
     return Target(name=text, device=device)

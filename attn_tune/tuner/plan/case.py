@@ -74,3 +74,29 @@ def make_cases(points: Iterable[GridPoint], directions: Sequence[str] = ()) -> t
         for direction in get_op(signature.op).directions
         if direction in wanted[signature] and (not directions or direction in directions)
     )
+
+
+def merge_points(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
+    """One point for each signature, in order of first appearance; names and sources of equal shapes are joined."""
+    found: dict[Signature, GridPoint] = {}
+    for point in points:
+        if (known := found.get(point.signature)) is not None:
+            point = GridPoint(
+                name=_join(known.name, point.name),
+                op=point.op,
+                signature=point.signature,
+                source=_join(known.source, point.source),
+                directions=_union(get_op(point.op), known.directions, point.directions),
+                calls=known.calls + point.calls,
+            )
+        found[point.signature] = point
+    return tuple(found.values())
+
+
+def _join(a: str, b: str) -> str:
+    return "+".join(dict.fromkeys((*a.split("+"), *b.split("+"))))
+
+
+def _union(op: Op, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """Directions of two points of one problem of ``op``; an empty one is all."""
+    return tuple(d for d in op.directions if d in a or d in b) if a and b else ()

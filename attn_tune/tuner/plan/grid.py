@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from attn_tune.ops.contract import WORKLOAD, Op
-from attn_tune.ops.registry import get_op
+from attn_tune.ops.registry import get_op, op_names
 from attn_tune.packs.plain_files import read_limited
 from attn_tune.schema import IntegrityError, Signature, StorageError, UsageError, unknown_name
 from attn_tune.schema.errors import near_names
-from attn_tune.tuner.plan.case import GridPoint
+from attn_tune.tuner.plan.case import GridPoint, merge_points
 from attn_tune.tuner.plan.lengths import ALL as ALL, Lengths, full_values, has_lengths
 
 FOLDER = Path(__file__).parents[2] / "grids"
@@ -69,6 +69,8 @@ def load_grid(name: str, *, lengths: Sequence[str] = ()) -> Grid:
         path = FOLDER / f"{name}.toml"
     elif name.endswith(".toml") or "/" in name:
         path = Path(name)
+        if (preset := _preset_of(name)) and not name.endswith(".toml") and not path.exists():
+            raise UsageError(f"{name!r} is no grid; for one point give --grid {preset} --point {name!r}")
     else:
         raise unknown_name("grid", name, grid_names())
     return _read(path, lengths)
@@ -93,12 +95,17 @@ def grid_point(text: str, grids: Sequence[str] = ()) -> GridPoint:
     own = [point for name in grids for point in load_grid(name, lengths=(ALL,)).points]
     if point := _called(text, own):
         return point
-    grid = text.split("/")[0].split("+")[0]
-    presets = [n for n in grid_names() if grid == n or grid.startswith(f"{n}.")]
-    candidates = load_grid(max(presets, key=len), lengths=(ALL,)).points if presets else ()
+    preset = _preset_of(text)
+    candidates = load_grid(preset, lengths=(ALL,)).points if preset else ()
     if point := _called(text, candidates):
         return point
     raise _unknown(text, own, candidates)
+
+
+def _preset_of(text: str) -> str:
+    """The preset of which ``text`` names a point, by its first words; empty without one."""
+    grid = text.split("/")[0].split("+")[0]
+    return max((name for name in grid_names() if grid == name or grid.startswith(f"{name}.")), key=len, default="")
 
 
 def _called(text: str, found: Iterable[GridPoint]) -> GridPoint | None:
@@ -107,6 +114,10 @@ def _called(text: str, found: Iterable[GridPoint]) -> GridPoint | None:
 
 def _unknown(text: str, own: Sequence[GridPoint], candidates: Sequence[GridPoint]) -> UsageError:
     """The error for a point that does not exist: near ones of all grids, else those of the grid that was named."""
+    if text in op_names():
+        some = [point.name.split("+")[0] for point in preset_points(ops={text})[:3]]
+        end = f"; name a point of it, such as {', '.join(some)}" if some else ""
+        return UsageError(f"{text!r} is an op, no grid point{end}")
     points = [*own, *candidates]
     names = dict.fromkeys(name for p in [*points, *preset_points((ALL,))] for name in p.name.split("+"))
     near = near_names(text, [name for name in names if text in name] or names)
@@ -135,32 +146,6 @@ def preset_points(lengths: Sequence[str] = (), *, ops: Collection[str] | None = 
     if refusal and not points:
         raise refusal
     return tuple(points)
-
-
-def merge_points(points: Iterable[GridPoint]) -> tuple[GridPoint, ...]:
-    """One point for each signature, in order of first appearance; names and sources of equal shapes are joined."""
-    found: dict[Signature, GridPoint] = {}
-    for point in points:
-        if (known := found.get(point.signature)) is not None:
-            point = GridPoint(
-                name=_join(known.name, point.name),
-                op=point.op,
-                signature=point.signature,
-                source=_join(known.source, point.source),
-                directions=_union(get_op(point.op), known.directions, point.directions),
-                calls=known.calls + point.calls,
-            )
-        found[point.signature] = point
-    return tuple(found.values())
-
-
-def _join(a: str, b: str) -> str:
-    return "+".join(dict.fromkeys((*a.split("+"), *b.split("+"))))
-
-
-def _union(op: Op, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    """Directions of two points of one problem of ``op``; an empty one is all."""
-    return tuple(d for d in op.directions if d in a or d in b) if a and b else ()
 
 
 def _single(text: str, lengths: Sequence[str]) -> Grid:

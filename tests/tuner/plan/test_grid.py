@@ -8,7 +8,8 @@ import pytest
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.lookup.dispatch import explain
 from attn_tune.schema import StorageError, UsageError
-from attn_tune.tuner.plan.grid import ALL, grid_names, grid_point, load_grid, merge_points
+from attn_tune.tuner.plan.case import merge_points
+from attn_tune.tuner.plan.grid import ALL, grid_names, grid_point, load_grid
 from attn_tune.tuner.plan.grid_file import write_grid
 from attn_tune.tuner.plan.lengths import Lengths, parse_length
 
