@@ -39,7 +39,7 @@ def samples() -> dict[str, Problem]:
         "not_causal_contiguous": tiny(causal=False, workload="uni"),
         "not_causal_mixed": tiny(causal=False, workload="mix", has_sinks=True, **FLOAT8, kv_scale="token"),
         "queries_float8": tiny(q_scale="token", kv_scale="tensor", **FLOAT8),
-        "queries_float8_mixed": tiny(q_scale="tensor", workload="mix", has_sinks=True, **FLOAT8 | {"at_edges": False}),
+        "queries_float8_mixed": tiny(q_scale="tensor", workload="mix", has_sinks=True, **{**FLOAT8, "at_edges": False}),
         "queries_int8": tiny(q_scale="token", kv_dtype="int8", kv_scale="head", window=19, tokens=90, **PAGES),
         "queries_int8_contiguous": tiny(
             q_scale="tensor", kv_dtype="int8", kv_scale="tensor", causal=False, workload="uni"

@@ -30,7 +30,6 @@ from attn_tune.kernels.gated_delta_rule.triton.scan import (
     chunk_decay,
     load_decays,
     load_keys,
-    unknown,
 )
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
@@ -174,8 +173,8 @@ def walk_kernel(
             k_tile = load_keys(k, start, end, head, static)
             before = load_decays(decays, index, 0, static)[:, None]
             known = times_rounded(k_tile, held, None, static)
-            values = unknown(known, v, before, start, end, head, cols, static.whole, static)
-            values = weighed(values, beta, start, end, head, static)
+            v_tile = load_tokens(v, start, end, head, static.heads, static.v_width, cols, static.chunk, static.whole)
+            values = weighed(v_tile.to(tl.float32) - known * before, beta, start, end, head, static)
             update = solve(solved, index, values, k_tile.dtype, static)
             high, low = split(update, k_tile.dtype)
             store_tokens(kept, high, start, end, head, static.heads, static.v_width, cols, static.chunk)

@@ -93,20 +93,21 @@ def scan_kernel(q, k, v, beta, starts, cu_seqlens, solved, mixed, decays, out, s
 def forward_step(held, arrays, out, start, end, head, index, cols, static: tl.constexpr):
     """The state after a chunk; the chunk's outputs are stored."""
     q, k, v, beta, solved, mixed, decays = arrays
-    k_tile = load_keys(k, start, end, head, static)
-    rounded = held.to(k_tile.dtype)
-    values = right_side(k_tile, rounded, v, beta, decays, start, end, end, head, index, cols, static.whole, static)
+    values, k_tile, rounded, after, factor = right_side(
+        held, k, v, beta, decays, start, end, end, head, index, cols, static.whole, static
+    )
+    q_tile = load_keys(q, start, end, head, static)
     before = load_decays(decays, index, 0, static)[:, None]
-    found = tl.dot(load_keys(q, start, end, head, static), rounded, input_precision=static.precision) * before
+    found = tl.dot(q_tile, rounded, input_precision=static.precision) * before
     found = tl.dot(load_lower(mixed, index, static.chunk), values, found, input_precision=static.precision)
     store_tokens(out, found * static.scale, start, end, head, static.heads, static.v_width, cols, static.chunk)
-    return carried(held, k_tile, values, solved, decays, index, static)
+    return carried(held, k_tile, values, after, factor, solved, index, static)
 
 
 @triton.jit
 def right_side(
-    k_tile,
-    rounded,
+    held,
+    k,
     v,
     beta,
     decays,
@@ -119,36 +120,37 @@ def right_side(
     whole: tl.constexpr,
     static: tl.constexpr,
 ):
-    """The right side ``beta (v - f S^T k)`` of a chunk's system, rounded; ``v_end`` and ``whole`` as in ``unknown``."""
-    known = tl.dot(k_tile, rounded, input_precision=static.precision)
-    before = load_decays(decays, index, 0, static)[:, None]
-    values = unknown(known, v, before, start, v_end, head, cols, whole, static)
-    if beta is not None:
-        values *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
-    return values.to(k_tile.dtype)
+    """The right side ``beta (v - f S^T k)`` of a chunk's system, rounded, and what the state after it needs.
 
-
-@triton.jit
-def carried(held, k_tile, values, solved, decays, index, static: tl.constexpr):
-    """The state after a chunk from that before it and the right side of the chunk's system."""
-    update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
-    update = (update * load_decays(decays, index, 1, static)[:, None]).to(k_tile.dtype)
-    held *= chunk_decay(decays, index, static)
-    return tl.dot(tl.trans(k_tile), update, held, input_precision=static.precision)
-
-
-@triton.jit
-def unknown(known, v, before, start, end, head, cols, whole: tl.constexpr, static: tl.constexpr):
-    """The part of a chunk's values that the state does not know, ``v - f S^T k`` in float32.
+    All that is read stands before the first product: a walk that read values and decays where they are needed took
+    1005 us, not 919 (H200, 16/64 heads, 32768 tokens).
 
     Args:
-      known: ``S^T k``.
-      before: ``f [C, 1]``.
-      end: values from this token on count as zero.
+      v_end: values from this token on count as zero.
       whole: no value of the chunk does.
+
+    Returns:
+      The right side, the keys, the rounded state, the decays to the end of the chunk, and that of the whole chunk.
     """
-    values = load_tokens(v, start, end, head, static.heads, static.v_width, cols, static.chunk, whole)
-    return values.to(tl.float32) - known * before
+    k_tile = load_keys(k, start, end, head, static)
+    v_tile = load_tokens(v, start, v_end, head, static.heads, static.v_width, cols, static.chunk, whole)
+    before = load_decays(decays, index, 0, static)
+    after = load_decays(decays, index, 1, static)
+    factor = chunk_decay(decays, index, static)
+    rounded = held.to(k_tile.dtype)
+    known = tl.dot(k_tile, rounded, input_precision=static.precision)
+    values = v_tile.to(tl.float32) - known * before[:, None]
+    if beta is not None:
+        values *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
+    return values.to(k_tile.dtype), k_tile, rounded, after, factor
+
+
+@triton.jit
+def carried(held, k_tile, values, after, factor, solved, index, static: tl.constexpr):
+    """The state after a chunk from that before it and what ``right_side`` returns."""
+    update = tl.dot(load_lower(solved, index, static.chunk), values, input_precision=static.precision)
+    update = (update * after[:, None]).to(k_tile.dtype)
+    return tl.dot(tl.trans(k_tile), update, held * factor, input_precision=static.precision)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton.scan import carried, load_keys, right_side
+from attn_tune.kernels.gated_delta_rule.triton.scan import carried, right_side
 from attn_tune.kernels.lang.triton.chunks import segments
 from attn_tune.kernels.lang.triton.chunks.segments import place_of, start_of, store_end
 from attn_tune.kernels.lang.triton.chunks.static import Static
@@ -33,8 +33,8 @@ def transitions_kernel(k, v, beta, cu_seqlens, solved, decays, matrices, ends, s
     for chunk in tl.range(first, last):
         start = begin + chunk * static.chunk
         index = (place + chunk) * static.heads + head
-        k_tile = load_keys(k, start, end, head, static)
-        rounded = held.to(k_tile.dtype)
-        values = right_side(k_tile, rounded, v, beta, decays, start, end, v_end, head, index, cols, False, static)
-        held = carried(held, k_tile, values, solved, decays, index, static)
+        values, k_tile, _rounded, after, factor = right_side(
+            held, k, v, beta, decays, start, end, v_end, head, index, cols, False, static
+        )
+        held = carried(held, k_tile, values, after, factor, solved, index, static)
     store_end(matrices, ends, held, sequence, segment, head, cols, of_values, static)
