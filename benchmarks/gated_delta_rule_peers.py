@@ -116,7 +116,7 @@ _WALKED: Sequence[Mapping[str, Any]] = (
     {"block_v": 32, "num_stages": 1},
 )
 _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
-    ("triton", "fwd"): ({"prepare_registers": None},),
+    ("triton", "fwd"): ({"prepare_registers": 168},),
     ("triton", "bwd"): ({"prepare_registers": 168},),
     ("triton_steps", "decode"): (
         {"block_v": 32, "num_warps": 4},

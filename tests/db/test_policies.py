@@ -1,5 +1,7 @@
 """Two packs that answer one problem otherwise: every policy, in imports and in merged packs; and what diff says."""
 
+import dataclasses
+
 import pytest
 
 from attn_tune.db import Database, import_pack
@@ -35,6 +37,7 @@ UNKNOWN = {
     "median_ns": 100,
     "env": type(ENVIRONMENT)(jax="1", jaxlib="1", triton="1", compiler="c 1"),
 }
+OTHER_SOURCE = dataclasses.replace(ENVIRONMENT, source_hash="b2:" + 32 * "7")
 CASES = {
     "keep": ("keep", SLOW, FAST, "kept"),
     "replace": ("replace", FAST, SLOW, "replaced"),
@@ -63,6 +66,10 @@ CASES = {
         "unchanged",
     ),
     "the same": ("error", SLOW, {**SLOW, "median_ns": 7}, "unchanged"),
+    "the same by the same software": ("replace", SLOW, {**SLOW, "median_ns": 7}, "unchanged"),
+    "the same of another source": ("replace", SLOW, {**SLOW, "env": OTHER_SOURCE}, "replaced"),
+    "the preferred is the same of another source": ("prefer=new", SLOW, {**SLOW, "env": OTHER_SOURCE}, "replaced"),
+    "the same of another source, kept": ("fastest-verified", SLOW, {**SLOW, "env": OTHER_SOURCE}, "unchanged"),
 }
 
 

@@ -53,6 +53,11 @@ class PackAnswer:
         return {row.kernel: (row.rank, config_to_json(row.config), row.doubts) for row in self.rows}
 
     @property
+    def software(self) -> dict[str, Environment | None]:
+        """Environment by kernel: the versions, and the digest of the kernel's source, that its row was measured with."""
+        return {row.kernel: self.environments.get(row.env) for row in self.rows}
+
+    @property
     def winner(self) -> Row:
         """The row of the best rank."""
         return min(self.rows, key=lambda row: row.rank)
@@ -115,6 +120,9 @@ def _resolve(policy: str, stored: PackAnswer | None, incoming: PackAnswer) -> tu
     if stored is None:
         return Fate.ADDED, "new"
     if stored.decides == incoming.decides:
+        # Rows that went stale are measured again with the same winner: their new evidence is what was asked for.
+        if stored.software != incoming.software and policy in ("replace", f"prefer={incoming.pack}"):
+            return Fate.REPLACED, "same answer of other software"
         return Fate.UNCHANGED, "same answer"
     match kind:
         case "keep":

@@ -42,8 +42,6 @@ def forward_heuristic(problem: Problem, device: Device) -> ForwardConfig:
     return ForwardConfig(
         chunk=chunk,
         prepare_warps=4,
-        # A few are spilled, and one more block fits: 12 % of that launch on an H200.
-        prepare_registers=168 if _is_measured(problem) else None,
         block_v=block_v if segments > 1 else _wider(problem, device, block_v),
         num_warps=4,
         num_stages=_stages(problem, device),
