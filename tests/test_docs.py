@@ -297,7 +297,7 @@ def test_every_measured_row_of_linear_attention_is_recorded():
     quoted = re.findall(
         r"^\| [\d/]+, \d+x\w+, [^|]+ \| ([\d.]+) \| ([\d.]+) \| ([\d.]*)", text("linear-attention.md"), re.MULTILINE
     )
-    assert len(quoted) == 4
+    assert len(quoted) == 9
     assert {us for row in quoted for us in row if us} <= recorded
 
 
