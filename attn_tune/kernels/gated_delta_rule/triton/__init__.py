@@ -32,12 +32,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=unsupported,
-    # A backward without gates or strengths is behind XLA's until a GPU has proven it in its present form.
-    priority={
-        "cuda": lambda problem, direction, device: (
-            10 if direction == "fwd" or (problem.has_gate and problem.has_beta) else -1
-        )
-    },
+    priority={"cuda": 10},
     requires=("triton",),
     extra="cuda",
     summary="chunks of tokens in Triton: triangular systems solved on tensor cores, states in float32 registers",
