@@ -16,10 +16,12 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 from tokamax._src.ops.batched_rpa.kernel import bref_override as buffers, kernel as library, schedule as schedules
 
+from attn_tune.kernels.lang.pallas_tpu.batched.chunks import chunks_of
 from attn_tune.kernels.lang.pallas_tpu.batched.config import Config
 from attn_tune.kernels.lang.pallas_tpu.batched.library import Settings, settings
-from attn_tune.kernels.lang.pallas_tpu.batched.scalars import check_fit, chunks_of
-from attn_tune.kernels.lang.pallas_tpu.memory import KIB, LANES, round_up
+from attn_tune.kernels.lang.pallas_tpu.batched.scalars import schedule as schedule_bytes, tables
+from attn_tune.kernels.lang.pallas_tpu.cache_limits import check_tables
+from attn_tune.kernels.lang.pallas_tpu.memory import KIB, LANES
 
 _NAME = "batched_ragged_paged_attention"
 # Of scalar arrays in HBM so many numbers are copied at a time.
@@ -53,7 +55,7 @@ def launch(
     tokens, num_q_heads, width = q.shape
     _, page_size, both, _ = kv_pages.shape
     batch, pages = table.shape
-    check_fit(config, batch, pages, page_size)
+    check_tables(tables(batch, pages) | schedule_bytes(config, page_size))
     heads = both // 2
     found = settings(
         config,
@@ -101,8 +103,7 @@ def launch(
             disable_bounds_checks=True,
         ),
         out_shape=[
-            jax.ShapeDtypeStruct(rows.shape, jnp.float32),
-            jax.ShapeDtypeStruct((*rows.shape[:-1], LANES), jnp.float32),
+            jax.ShapeDtypeStruct((heads, tokens, aligned, 1, columns), jnp.float32) for columns in (width, LANES)
         ],
         name=_NAME,
     )
@@ -173,7 +174,9 @@ def _blocks(found: Settings, q: Any, cache: Any, out: Any, lse: Any) -> tuple[An
     deep = {"buffer_count": found.n_buffer, "use_lookahead": True, "cfgs": found}
     double = {"buffer_count": 2, "use_lookahead": False, "cfgs": found}
     q_spec, kv_spec = (spec(shape, found.n_buffer, ahead=True) for shape in (found.q_vmem_shape, found.kv_vmem_shape))
-    out_spec, lse_spec = (spec(shape, 2, ahead=False) for shape in (found.q_vmem_shape, found.lse_vmem_shape))
+    # Each head of a float32 output is a row of its own, of any width.
+    rows = (found.batch_size, *out.shape[:1], found.bq_sz, *out.shape[2:4])
+    out_spec, lse_spec = (spec((*rows, ref.shape[-1]), 2, ahead=False) for ref in (out, lse))
     return (
         buffers.BatchingQRef.input(spec=q_spec, dtype_or_type=q, **deep),
         buffers.KVBufferedRefHeadAlongSublane.input_output(spec=kv_spec, dtype_or_type=cache, **deep),
