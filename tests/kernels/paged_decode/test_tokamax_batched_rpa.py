@@ -103,7 +103,10 @@ def test_buffers_are_counted_as_the_library_shapes_them(kv_dtype, monkeypatch):
         config, num_q_heads=32, num_kv_heads=8, head_dim=128, page_size=64, batch=32, width=64, tokens=32,
         q_dtype="bfloat16", kv_dtype=problem.cache_dtype, scale=0.1, window=None, soft_cap=None, chunks=1,
     )  # fmt: skip
-    size = lambda shape, dtype: int(np.prod(shape)) * jnp.dtype(dtype).itemsize
+
+    def size(shape, dtype):
+        return int(np.prod(shape)) * jnp.dtype(dtype).itemsize
+
     deep = size(found.q_vmem_shape, "bfloat16") + size(found.kv_vmem_shape, problem.cache_dtype)
     double = size(found.q_vmem_shape, "float32") + size(found.lse_vmem_shape, "float32")
     sums = 2 * size(found.lm_scratch_shape, "float32") + size(found.acc_scratch_shape, "float32")

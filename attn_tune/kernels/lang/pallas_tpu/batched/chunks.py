@@ -4,7 +4,7 @@ from attn_tune.kernels.lang.pallas_tpu.batched.config import Config
 
 
 def chunks_of(config: Config, batch: int, tokens: int, most_keys: int) -> int:
-    """How many times ``schedule_steps`` the schedule may have, whatever the lengths are.
+    """The most chunks of ``schedule_steps`` that a schedule may have, whatever the lengths are.
 
     One more chunk is written when the last one is full.
 

@@ -204,9 +204,7 @@ def _fetch(schedule: Any, steps: Any, first: Any, count: Any, semaphore: Any, fo
         size = target.shape[0] // found.steps
         length = jnp.minimum((size * count + _COPIED - 1) // _COPIED * _COPIED, target.shape[0])
         begin = pl.multiple_of(size * first, LANES)
-        copy = pltpu.make_async_copy(
-            source.at[pl.ds(begin, length)], target.at[pl.ds(0, length)], semaphore.at[0]
-        )
+        copy = pltpu.make_async_copy(source.at[pl.ds(begin, length)], target.at[pl.ds(0, length)], semaphore.at[0])
         copy.start()
         copies.append(copy)
     for copy in copies:

@@ -26,13 +26,17 @@ def unsupported(problem: Any, direction: str, device: Device) -> str | None:
     if device.family == "v4":
         return "tokamax's batched ragged paged attention is for TPU v5 and later, not v4; use pallas_tpu_ragged"
     if p.page_size & (p.page_size - 1) or p.page_size > MOST_KEYS:
-        return f"page={p.page_size} is no power of two up to {MOST_KEYS}, which it counts in bits; use pallas_tpu_ragged"
+        return (
+            f"page={p.page_size} is no power of two up to {MOST_KEYS}, which it counts in bits; use pallas_tpu_ragged"
+        )
     if p.dtype == "float32" and p.kv_dtype != SAME:
         return f"it cannot multiply float32 queries by codes; kv={p.kv_dtype} needs dtype=bfloat16, or platform='xla'"
     if p.kv_scale not in ("none", "tensor"):
         return f"it has one scale of all keys and one of all values, not one of each {p.kv_scale}; use platform='xla'"
     if 2 * p.num_kv_heads % _WORD[p.cache_dtype]:
-        return f"{2 * p.num_kv_heads} heads of keys and values of {p.cache_dtype} fill no whole words; use platform='xla'"
+        return (
+            f"{2 * p.num_kv_heads} heads of keys and values of {p.cache_dtype} fill no whole words; use platform='xla'"
+        )
     least = Config(bq_sz=1, bq_c_sz=1, bkv_sz=max(LEAST_KEYS, p.page_size), batch_size=1, n_buffer=2)
     tables = scalars.tables(p.batch, p.table_width) | scalars.schedule(least, p.page_size)
     return refuses_tables(device, tables) or wrong_version()

@@ -9,7 +9,7 @@ from typing import Any
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.pallas_tpu.batched import limits
 from attn_tune.kernels.lang.pallas_tpu.batched.blocks import vmem
-from attn_tune.kernels.lang.pallas_tpu.batched.config import STEPS, Config
+from attn_tune.kernels.lang.pallas_tpu.batched.config import Config
 from attn_tune.kernels.lang.pallas_tpu.memory import KIB, LIMITS_KIB, limit_for, limit_of
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.kernels.spec import Search
@@ -50,7 +50,9 @@ def heuristic(problem: Any, device: Device, queries: int) -> Config:
     p = problem
     few = queries <= _FEW
     queries_of_block = (queries,) if few else tuple(q for q in (32, 16) if q <= limits.most_queries(queries)) or (8,)
-    keys = [1 << n for n in range(min(512, limits.most_keys(p)).bit_length() - 1, -1, -1) if 1 << n >= limits.LEAST_KEYS]
+    keys = [
+        1 << n for n in range(min(512, limits.most_keys(p)).bit_length() - 1, -1, -1) if 1 << n >= limits.LEAST_KEYS
+    ]
     keys = [n for n in keys if n % p.page_size == 0] or [max(limits.LEAST_KEYS, p.page_size)]
     together = (4, 2, 1) if few else (2, 1)
     blocks = (
