@@ -1,4 +1,4 @@
-"""tokamax's batched ragged paged attention in decoding: interpreted against numpy, its settings, and what it refuses."""
+"""tokamax's batched ragged paged attention in decoding: interpreted, its settings, and what it refuses."""
 
 import dataclasses
 import importlib.util

@@ -28,7 +28,7 @@ class Config(Knobs):
         bool, Flag(doc="every block writes its output, which only the last of a sequence needs, without a branch")
     ] = False
     schedule_steps: Annotated[
-        int, Multiple(STEPS, tried=(128, 256, 512), doc="steps whose schedule is in scalar memory")
+        int, Multiple(STEPS, tried=(128, 512), doc="steps whose schedule is in scalar memory")
     ] = STEPS
     vmem_limit_kib: Annotated[int | None, knobs.VMEM_LIMIT] = None
 

@@ -87,8 +87,9 @@ def _all(problem: Any, device: Device, queries: int) -> Iterator[Config]:
     few = queries <= _FEW
     rows = (queries,) if few else tried(Config, "bq_sz")
     products = tuple({1, queries}) if few else tried(Config, "bq_c_sz")
-    others = (tried(Config, name) for name in ("bkv_sz", "batch_size", "n_buffer", "fuse_accum", "schedule_steps"))
-    for q, some, n, b, deep, fuse, steps in itertools.product(rows, products, *others):
+    others = (tried(Config, name) for name in ("bkv_sz", "batch_size", "n_buffer", "schedule_steps"))
+    fused: tuple[bool, ...] = tried(Config, "fuse_accum")
+    for fuse, (q, some, n, b, deep, steps) in itertools.product(fused, itertools.product(rows, products, *others)):
         if some <= q:
             yield _limited(
                 problem,
