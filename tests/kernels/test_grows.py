@@ -17,7 +17,7 @@ PROBLEM = Problem(
     batch=4, q_len=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128,
     causal=True,
 )  # fmt: skip
-LAYOUTS = {"pallas_tpu_paged": "head_first", "pallas_tpu_ragged": "interleaved"}
+LAYOUTS = {"pallas_tpu_paged": "head_first", "pallas_tpu_ragged": "interleaved", "tokamax_batched_rpa": "interleaved"}
 DEVICES = dict.fromkeys(("triton", "cute", "mosaic_gpu", "xla"), "nvidia-h200") | {"pallas_tpu": "tpu-v6e"}
 SPARSE = {
     "sparse_mla": "sparse_mla/v1 b=1 t=4096 s=4096 n=128 h=128 v=64 top=2048 dtype=bfloat16",

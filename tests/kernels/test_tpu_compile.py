@@ -22,6 +22,14 @@ CASES = (
     "paged_decode/pallas_tpu_ragged,fwd,tpu-v6e",
     "ragged_paged/pallas_tpu_ragged,fwd,tpu-v6e",
 )
+if importlib.util.find_spec("tokamax") is not None:
+    CASES = (
+        *CASES,
+        "paged_decode/tokamax_batched_rpa,fwd,tpu-v5e",
+        "paged_decode/tokamax_batched_rpa,fwd,tpu-v6e",
+        "ragged_paged/tokamax_batched_rpa,fwd,tpu-v5e",
+        "ragged_paged/tokamax_batched_rpa,fwd,tpu-v6e",
+    )
 
 
 # Each kernel once, and both generations.

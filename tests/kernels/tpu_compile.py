@@ -43,6 +43,13 @@ PROBLEMS = {
         batch=3, tokens=60, kv_len=300, layout="interleaved", window=100, scale=0.1, kv_dtype="int8",
         kv_scale="tensor", **_CACHE,
     ),
+    "paged_decode/tokamax_batched_rpa": decoding.Problem(
+        batch=3, q_len=2, kv_len=300, layout="interleaved", scale=0.1, soft_cap=30.0, kv_dtype="float8_e4m3fn",
+        kv_scale="tensor", **_CACHE,
+    ),
+    "ragged_paged/tokamax_batched_rpa": ragged.Problem(
+        batch=3, tokens=60, kv_len=300, layout="interleaved", window=100, scale=0.1, **_CACHE
+    ),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Runs TPU kernels on the CPU in Pallas' TPU interpreter, with its detectors of races and stray reads on."""
 
+import dataclasses
 import functools
 import types
 
@@ -50,3 +51,18 @@ def run_discharged(spec, problem, config, inputs, monkeypatch):
     monkeypatch.setattr(TypedInt, "shape", (), raising=False)
     call = load(spec.searches["fwd"].call)
     return jax.jit(lambda x: call(problem, config, x))(inputs)
+
+
+def run_viewed(spec, problem, config, inputs, monkeypatch):
+    """The outputs of a forward over tokamax's batched kernel, which reshapes and bitcasts references.
+
+    Races are not looked for: the interpreter knows the accesses of plain references alone.
+    """
+    from tests.kernels.tpu_views import allow_views
+
+    allow_views(monkeypatch)
+    info = pltpu.get_tpu_info_for_chip(pltpu.ChipVersion.TPU_V6E, 1)
+    monkeypatch.setattr(pltpu, "get_tpu_info", lambda: info)
+    call = load(spec.searches["fwd"].call)
+    with pltpu.force_tpu_interpret_mode(dataclasses.replace(STRICT, detect_races=False)):
+        return jax.block_until_ready(jax.jit(lambda x: call(problem, config, x))(inputs))

@@ -1,8 +1,9 @@
 """The walks of TPU kernels over a cache in pages (``Op.walk``): blocks of pages of each sequence, as long as it is.
 
-Both kernels of JAX's Pallas library copy pages themselves, a block ahead. One takes a key head and a sequence at a
-time; the other a block of queries, in which several sequences may be, and some heads or all. Knobs say which one it is.
-Lengths are those of the problem's workload. A block is copied whole, also where the sequence ends within it.
+The kernels copy pages themselves, a block ahead. Of JAX's Pallas library one takes a key head and a sequence at a time;
+the other a block of queries, in which several sequences may be, and some heads or all. Both copy a block whole, also
+where the sequence ends within it. That of tokamax takes all heads of some blocks, each of one sequence, and copies no
+more than its tokens. Knobs say which one it is. Lengths are those of the problem's workload.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,9 @@ from attn_tune.ops.cost_walk import CostWalk, Walk
 _BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "float8_e4m3fn": 8, "int8": 8}
 _SUBLANES = 8
 _PAGED, _RAGGED, _QUERIES = "pages_per_compute_block", "num_kv_pages_per_block", "num_queries_per_block"
+_BATCHED_KEYS, _BATCHED_QUERIES, _TOGETHER = "bkv_sz", "bq_sz", "batch_size"
+# Of its outputs and their logsumexp, which fills a row of lanes.
+_FLOAT32, _LANES = 4, 128
 
 
 def key_heads(problem: Any) -> int | None:
@@ -42,6 +46,9 @@ def walk_of(problem: Any, config: Mapping[str, Any], sequences: Iterable[tuple[i
         return _paged(problem, config[_PAGED], token, sequences)
     if _RAGGED in config:
         return _ragged(problem, config[_RAGGED], config[_QUERIES], token, sequences)
+    if _BATCHED_KEYS in config:
+        sizes = config[_BATCHED_KEYS], config[_BATCHED_QUERIES], config[_TOGETHER]
+        return _batched(problem, *sizes, token, sequences)
     return None
 
 
@@ -99,6 +106,39 @@ def _ragged(p: Any, block: int, queries: int, token: int, sequences: Iterable[tu
         visit_bytes=block * p.page_size * heads * token,
         # Queries pass and outputs leave once, however many sequences share a block of them.
         rest_bytes=begin * row // pairs,
+        copies_itself=True,
+    )
+
+
+def _batched(
+    p: Any, keys: int, queries: int, together: int, token: int, sequences: Iterable[tuple[int, int]]
+) -> Walk | None:
+    blocks = rests = copied = rows = 0
+    for new, length in sequences:
+        low = 0 if p.window is None else max(0, length - new - p.window)
+        # Pages before the window are left out, with what of them is in it.
+        left = max(0, length - -(-low // p.page_size) * p.page_size)
+        for begin in range(0, new, queries):
+            end = min(begin + queries, new)
+            most = min(left, max(0, left - new + end))
+            first = 0 if p.window is None else max(0, left - new + begin - p.window) // keys
+            count = -(-most // keys) - first
+            if count > 0:
+                blocks += count
+                rests += 1
+                copied += min(left, -(-most // keys) * keys) - first * keys
+                rows += end - begin
+    visits = -(-blocks // together)
+    if not visits:
+        return None
+    row = p.num_q_heads * (p.head_dim * _BITS[p.dtype] // 8 + (p.v_head_dim + _LANES) * _FLOAT32)
+    return Walk(
+        steps=visits,
+        visits=visits,
+        cut=0,
+        rests=rests,
+        visit_bytes=copied * p.num_kv_heads * token // visits,
+        rest_bytes=rows * row // rests,
         copies_itself=True,
     )
 

@@ -196,10 +196,11 @@ def target_device(topology: str) -> Any:
 def seeming(device: Any) -> Any:
     """Make a context in which kernels are traced for ``device``."""
     import jax
-    from jax.sharding import AbstractDevice, AbstractMesh
+    from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
     described = AbstractDevice(device_kind=device.device_kind, num_cores=1, platform="tpu")
-    mesh = AbstractMesh((1,), ("_target",), abstract_device=described)
+    # Under an explicit axis JAX does not reshape references.
+    mesh = AbstractMesh((1,), ("_target",), axis_types=(AxisType.Auto,), abstract_device=described)
     return jax.sharding.use_abstract_mesh(mesh)
 
 
