@@ -54,7 +54,7 @@ class PackAnswer:
 
     @property
     def software(self) -> dict[str, Environment | None]:
-        """Environment by kernel: the versions, and the digest of the kernel's source, that its row was measured with."""
+        """Environment by kernel: the versions and the source digest that its row was measured with."""
         return {row.kernel: self.environments.get(row.env) for row in self.rows}
 
     @property

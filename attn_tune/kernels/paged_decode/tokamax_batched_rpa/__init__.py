@@ -9,7 +9,7 @@ SPEC = KernelSpec(
     op="paged_decode",
     name="tokamax_batched_rpa",
     backend="pallas_tpu",
-    searches={"fwd": search(f"{__name__}.forward:forward", lambda problem: problem.q_len)},
+    searches={"fwd": search(f"{__name__}.forward:forward", lambda problem: problem.q_len, cuts_queries=False)},
     unsupported=unsupported,
     # Below JAX's own: it runs where a sweep has chosen it.
     requires=(LIBRARY,),

@@ -21,7 +21,7 @@ SPEC = KernelSpec(
     op="ragged_paged",
     name="tokamax_batched_rpa",
     backend="pallas_tpu",
-    searches={"fwd": search(f"{__name__}.forward:forward", lambda problem: problem.tokens)},
+    searches={"fwd": search(f"{__name__}.forward:forward", lambda problem: problem.tokens, cuts_queries=True)},
     unsupported=unsupported,
     # Below JAX's own: it runs where a sweep has chosen it.
     requires=(LIBRARY,),

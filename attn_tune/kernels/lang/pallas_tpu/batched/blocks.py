@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 from attn_tune.kernels.lang.pallas_tpu.batched.config import Config
 from attn_tune.kernels.lang.pallas_tpu.memory import LANES, SUBLANES, round_up
 
-DECIDES_NO_CODE = "what is refused; a row holds its config"
-
 _BITS = {"float32": 32, "bfloat16": 16, "float8_e4m3fn": 8, "int8": 8}
 _FLOAT32, _WORD = 4, 32
 # Outputs always have two buffers.

@@ -11,8 +11,6 @@ from attn_tune.kernels.lang.pallas_tpu.memory import limit_reason
 from attn_tune.ops.fields.cache import SAME
 from attn_tune.schema.device import Device
 
-DECIDES_NO_CODE = "what is refused; a row holds its config"
-
 _WORD = {"float32": 1, "bfloat16": 2, "float8_e4m3fn": 4, "int8": 4}
 # Keys of the smallest block.
 LEAST_KEYS = 8

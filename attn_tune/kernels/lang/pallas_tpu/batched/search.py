@@ -21,12 +21,13 @@ _FEW = 8
 _DOUBLING = ("bq_sz", "bq_c_sz", "bkv_sz", "batch_size")
 
 
-def search(call: str, queries: Callable[[Any], int]) -> Search:
+def search(call: str, queries: Callable[[Any], int], *, cuts_queries: bool) -> Search:
     """The search of a kernel.
 
     Args:
       call: the path of its call.
       queries: gives the most queries that a sequence of a problem may have.
+      cuts_queries: a sequence may have more queries than one block, so that blocks of several sizes are tried.
     """
 
     def infeasible(problem: Any, device: Device, config: Config) -> str | None:
@@ -41,7 +42,7 @@ def search(call: str, queries: Callable[[Any], int]) -> Search:
         call=call,
         outputs={WHOLE: ("out", "lse")},
         # Larger blocks take more VMEM, and so do more of them.
-        grows=("bq_sz", "bkv_sz", "batch_size", "n_buffer"),
+        grows=(*(("bq_sz",) if cuts_queries else ()), "bkv_sz", "batch_size", "n_buffer"),
     )
 
 
