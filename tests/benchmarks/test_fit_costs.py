@@ -30,11 +30,11 @@ def test_the_package_and_the_fit_predict_the_same(direction, kernel, monkeypatch
     resident = collections.defaultdict(lambda: 2)
     lone = fit_costs.lone_times_of(direction, kernel)[:20]
     times = fit_costs.times_of(fit_costs.RACES, direction, kernel)[:60] + lone
-    fit = fit_costs.Fit(direction, kernel, times, resident)
+    fit = fit_costs.Fit(direction, {kernel: times}, resident)
     # Figures that are no starts, so that none can be left out unseen.
-    x = np.array(fit.start) + np.random.default_rng(0).normal(0, 0.2, len(fit.start))
-    launches, call = fit.figures(x, resident)
-    figures = {"launches": launches, "kernels": {f"{kernel} {direction}": call}}
+    x = fit.start + np.random.default_rng(0).normal(0, 0.2, len(fit.start))
+    launches, calls = fit.figures(x)
+    figures = {"launches": launches, "kernels": calls}
     monkeypatch.setattr(costs, "_table", lambda: figures)
     costs.launch_us.cache_clear()
     try:
@@ -68,23 +68,51 @@ def test_a_recorded_race_takes_the_place_of_an_older_one(tmp_path):
     assert (problem.q_len, direction) == (64, "fwd")
 
 
+def test_a_fit_comes_near_the_figures_that_times_were_made_by():
+    resident = collections.defaultdict(lambda: 2)
+    times = fit_costs.times_of(fit_costs.RACES, "fwd", "triton_hopper")[:120]
+    fit = fit_costs.Fit("fwd", {"triton_hopper": times}, resident)
+    x = fit.start + np.random.default_rng(0).normal(0, 0.2, len(fit.start))
+    made = [t._replace(us=us, best=us) for t, us in zip(times, fit.predict(x, raced=True), strict=True)]
+    fit = fit_costs.Fit("fwd", {"triton_hopper": made}, resident)
+    kept = fit.race != made[0].race
+
+    def error(x):
+        return np.median(np.abs(np.log(fit.predict(x, raced=True) / fit.us))[kept])
+
+    found = fit.fit(kept)
+    assert error(found) < error(fit.start) / 3
+    # A race that is left out moves nothing.
+    fit.us[~kept] *= 10
+    assert fit.fit(kept) == pytest.approx(found)
+
+
 def test_chosen_is_what_should_take_least():
     times = fit_costs.times_of(fit_costs.RACES, "bwd", "cudnn")[:30]
-    fit = fit_costs.Fit("bwd", "cudnn", times, collections.defaultdict(lambda: 1))
-    found = fit_costs.losses([fit], [np.array([t.us for t in times])])
+    fit = fit_costs.Fit("bwd", {"cudnn": times}, collections.defaultdict(lambda: 1))
+    found = fit_costs.losses(fit, fit.us, {})
     assert set(found) == {t.race for t in times}
     assert all(found[t.race] == pytest.approx(t.us / t.best) for t in times)
     slowest = max(t.us - t.best for t in times)
-    assert set(fit_costs.losses([fit], [fit.us], tie_us=slowest).values()) == {1.0}
+    assert set(fit_costs.losses(fit, fit.us, {}, tie_us=slowest).values()) == {1.0}
+    first = times[0]
+    ruled = {first.race: (first.us / 2, first.best)}
+    assert fit_costs.losses(fit, fit.us, ruled)[first.race] == 1.0
+
+
+def test_configs_that_a_rule_chooses_are_raced_ones():
+    ruled = fit_costs.ruled(fit_costs.RACES)
+    assert ruled
+    raced = {number: times for number, _, _, times in fit_costs.races(fit_costs.RACES)}
+    assert all(us in [t for _, _, t in raced[number]] for number, (_, us) in ruled.items())
 
 
 def test_races_held_out_by_model_leave_no_race_of_its_heads_in_the_fit():
-    times = fit_costs.times_of(fit_costs.RACES, "bwd", "cudnn")
-    fit = fit_costs.Fit("bwd", "cudnn", times[:40], collections.defaultdict(lambda: 1))
-    fold_of = fit_costs.held_out([fit], 3, "model")
+    times = fit_costs.times_of(fit_costs.RACES, "bwd", "cudnn")[:40]
+    fold_of = fit_costs.held_out(times, 3, "model")
     assert set(fold_of.values()) == {0, 1, 2}
     folds = collections.defaultdict(set)
-    for time in fit.times:
+    for time in times:
         p = time.problem
         folds[p.num_q_heads, p.num_kv_heads, p.head_dim].add(fold_of[time.race])
     assert all(len(found) == 1 for found in folds.values())

@@ -27,7 +27,8 @@ _DOCUMENT, _FEWEST_DOCUMENTS, _MOST_DOCUMENTS = 1024, 3, 64
 COUNTED = 0.75
 # Up to so many queries, and rows that share keys, a forward is bound by memory.
 _FEW_QUERIES, _FEW_ROWS = 8, 32
-# Facts of a problem that change the time of a launch by a factor of their own.
+# Facts of a problem that change the time of a launch by a factor of their own, and that of some of its configs by
+# another: with the tanh of a soft cap, say, some have no registers left.
 FACTS = ("cap", "cut", "causal", "narrow", "odd", "shared", "sinks", "lengths", "documents")
 # Rows and keys of a tile where no knob says: `triton_hopper` owns so many rows, cuDNN chooses both.
 _CUDNN_TILE = (128, 128)
@@ -103,7 +104,8 @@ def launch_us(launch: Launch, problem: Problem, device: Device) -> float:
     configs = {tuple(config["knobs"]): config for config in _configs_of(launch.name, problem)}
     config = configs[launch.knobs]
     of_launch, work = _table()["launches"][launch.name], work_of(launch, problem)
-    factor = math.prod(of_launch["factors"][f] for f, holds in zip(FACTS, work.facts, strict=True) if holds)
+    true = [fact for fact, holds in zip(FACTS, work.facts, strict=True) if holds]
+    factor = math.prod(of_launch["factors"][fact] * config["factors"].get(fact, 1.0) for fact in true)
     rounds = work.programs / (units(device) * config["resident"])
     # The last round takes as long as a full one, the more so the less the programs differ.
     emptiness = math.ceil(rounds) / rounds if rounds > 1 else 1.0
