@@ -2,7 +2,7 @@
 
     python benchmarks/choice_errors.py
 
-Takes the recorded times of the menu (``results/h200/unseen_configs.jsonl``) for true, gives each a normal error of its
+Takes the recorded times of the menu (``unseen_configs.jsonl``) for true, gives each a normal error of its
 logarithm by a seed, and chooses what then seems fastest: the geometric mean of the chosen over the fastest, and how
 many sets of 24 races lose at most 1.10. Before that, how much two races of one program differ: configs of
 ``triton_hopper`` that only differ in the tanh of a soft cap, where there is none. Needs no GPU.
@@ -12,6 +12,7 @@ import argparse
 import collections
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +26,14 @@ SET, WORST, DRAWS = 24, 1.1, 20
 BOUNDS = (0, 20, 50, 200, math.inf)
 
 
-def menu_times(path: Path, direction: str) -> list[np.ndarray]:
+def menu_times(paths: Sequence[Path], direction: str) -> list[np.ndarray]:
     """Microseconds of the configs of the menu, an array for each race that a model chooses in."""
     found = []
-    for _, problem, of, times in races(path):
-        if of != direction or (of == "fwd" and costs.has_few_queries(problem)):
+    for race in races(paths):
+        if race.direction != direction or (direction == "fwd" and costs.has_few_queries(race.problem)):
             continue
-        us = [t for name, values, t in times if name in LAUNCHES[of] and launches_of(name, of, problem, values)]
+        names = LAUNCHES[direction]
+        us = [t for n, values, t in race.times if n in names and launches_of(n, direction, race.problem, values)]
         if us:
             found.append(np.array(us))
     return found
@@ -43,13 +45,13 @@ def loss_of_errors(times: list[np.ndarray], error: float, chance: np.random.Gene
     return np.array([us[seems.argmin()] / us.min() for us, seems in zip(times, seeming, strict=True)])
 
 
-def twins(path: Path) -> list[tuple[float, float]]:
+def twins(paths: Sequence[Path]) -> list[tuple[float, float]]:
     """Microseconds of a program that a race holds twice, and by how much its logarithms differ."""
     found = []
-    for _, problem, _, times in races(path):
+    for race in races(paths):
         by_program = collections.defaultdict(list)
-        for name, values, us in times:
-            if name == "triton_hopper" and problem.soft_cap is None:
+        for name, values, us in race.times:
+            if name == "triton_hopper" and race.problem.soft_cap is None:
                 by_program[tuple(values[:5])].append(us)
         found += [(us[0], abs(math.log(us[0] / us[1]))) for us in by_program.values() if len(us) > 1]
     return found
@@ -57,7 +59,7 @@ def twins(path: Path) -> list[tuple[float, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--races", type=Path, default=RACES)
+    parser.add_argument("--races", type=Path, nargs="+", default=RACES)
     args = parser.parse_args()
     pairs = twins(args.races)
     for low, high in itertools.pairwise(BOUNDS):

@@ -19,6 +19,7 @@ from raced_work import raced_work
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.costs import FACTS, Launch
 from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.schema.device import Device
 
 LAUNCHES = {
     "fwd": {
@@ -29,13 +30,13 @@ LAUNCHES = {
     },
     "bwd": {"triton": ("dq", "dkv"), "cudnn": ("bwd",)},
 }
-# Multiprocessors of the H200 that raced.
+# Multiprocessors of the devices that raced.
 UNITS = 132
 # A start for each figure, and by what factor (of e) a fit may go from it without a reason.
 STARTS = {"tile": (0.5 / 4096, 2.0), "lone": (0.1, 2.0), "start": (0.5, 1.5), "first": (1.5, 1.5)}
 CALLS = {"launch": (4.0, 1.0), "ranges": (4.0, 0.7), "sinks": (0.3, 1.0), "lengths": (0.3, 1.0),
          "prepare": (1.0, 0.5), "combine": (1.0, 0.7), "split": (0.05, 0.7)}  # fmt: skip
-SPREAD, FACT, TAIL, MEMORY = 0.25, 0.3, (0.5, 0.3), 0.1
+SPREAD, FACT, TAIL, PART, MEMORY = 0.25, 0.3, (0.5, 0.3), (0.3, 0.3), 0.1
 # Facts that change the program that Triton compiles, so that each config has a factor of its own beside its launch's.
 # The tanh of a soft cap needs registers, of which some configs have none left.
 OWN = {"cap": 0.15, "cut": 0.05, "causal": 0.05, "narrow": 0.05, "sinks": 0.05, "lengths": 0.05, "documents": 0.05}
@@ -52,6 +53,7 @@ class Time(NamedTuple):
     """
 
     race: int
+    device: Device
     problem: Problem
     launches: tuple[Launch, ...]
     us: float
@@ -78,14 +80,15 @@ class Fit:
         self.area = np.array([math.log(q * k * c[1] / 64) for (q, k), c in zip(tiles, self.configs, strict=True)])
         self._add_figures()
         problems = [t.problem for t in self.times]
+        prepared = [costs.prepared_us(t.problem, t.device) if direction == "bwd" else 0.0 for t in self.times]
         self.of_call = {
             "launch": calls,
-            "prepare": calls * [costs.prepared_us(p) if direction == "bwd" else 0.0 for p in problems],
+            "prepare": calls * prepared,
             "sinks": calls * [p.has_sinks for p in problems],
             "lengths": calls * [p.has_lengths for p in problems],
         }
         self.splits = np.array([t.launches[0].splits for t in self.times], float)
-        self.parts = np.array([costs.parts_us(t.problem, t.launches[0].splits) for t in self.times])
+        self.parts = np.array([costs.parts_us(t.problem, t.launches[0].splits, t.device) for t in self.times])
         self._add_launches()
 
     def _add_figures(self) -> None:
@@ -106,6 +109,7 @@ class Fit:
         for fact, spread in OWN.items():
             add(f"{fact} of", 0.0, spread, configs)
         add("tail", *TAIL, names, 2)
+        add("part", *PART, names, 2)
         add("memory", 0.0, MEMORY, names)
         for figure, (value, spread) in CALLS.items():
             add(f"call {figure}", math.log(value), spread, len(self.kernels))
@@ -124,7 +128,8 @@ class Fit:
         self.width = np.array([WIDTHS.index(w) for w in widths])
         self.blocks = np.array([self.resident[key] for key in keys])
         self.causal = np.array([p.causal for p in problems])
-        self.memory = np.array([costs.memory_us(p) if self.direction == "fwd" else 0.0 for p in problems])
+        reading = [costs.memory_us(self.times[row].problem, self.times[row].device) for row, _ in every]
+        self.memory = np.array(reading) * (self.direction == "fwd")
         pairs = [(launch, p) for (_, launch), p in zip(every, problems, strict=True)]
         self.raced, self.expected = (self._work(of, pairs) for of in (raced_work, costs.work_of))
         self.facts = np.array([costs.work_of(*pair).facts for pair in pairs], float)
@@ -155,9 +160,10 @@ class Fit:
         for fact in OWN:
             factor += facts[:, FACTS.index(fact)] * value(f"{fact} of")[config]
         factor = jnp.exp(factor)
-        rounds = work["programs"] / (UNITS * self.blocks)
-        emptiness = np.where(rounds > 1, np.ceil(rounds) / np.maximum(rounds, 1e-9), 1.0)
-        emptiness = jnp.exp(np.log(emptiness) * value("tail")[name, np.where(self.causal, 0, 1)])
+        each, emptiness = work["programs"] / UNITS, 1.0
+        for rounds, power in ((each / self.blocks, "tail"), (each, "part")):
+            idle = np.where(rounds > 1, np.ceil(rounds) / np.maximum(rounds, 1e-9), 1.0)
+            emptiness *= jnp.exp(np.log(idle) * value(power)[name, np.where(self.causal, 0, 1)])
         busy = (work["programs"] * start + work["tiles"] * tile) / UNITS * emptiness * factor
         longest = (first + work["longest"] * lone) * factor
         memory = jnp.exp(value("memory"))[name] * self.memory
@@ -244,7 +250,10 @@ class Fit:
             by_width[str(width)].append(figures)
         return {
             "factors": {f: _short(math.exp(v)) for f, v in zip(FACTS, value("factors")[i], strict=True)},
-            "tail": dict(zip(("causal", "full"), map(_short, value("tail")[i]), strict=True)),
+            **{
+                power: dict(zip(("causal", "full"), map(_short, value(power)[i]), strict=True))
+                for power in ("tail", "part")
+            },
             "memory": _short(math.exp(value("memory")[i])) if self.direction == "fwd" else 0.0,
             "widths": by_width,
         }

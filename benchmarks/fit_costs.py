@@ -3,7 +3,8 @@
     python benchmarks/fit_costs.py --out attn_tune/kernels/flash_attention/costs_sm_90.json
     python benchmarks/fit_costs.py --folds 6 --by model
 
-Reads the races of ``benchmarks/unseen_shapes.py configs`` (``results/h200/unseen_configs.jsonl``) and fits the model of
+Reads the races of ``benchmarks/unseen_shapes.py configs`` (``unseen_configs.jsonl`` in ``results/h200`` and
+``results/h100``) and fits the model of
 ``attn_tune/kernels/flash_attention/costs.py`` to them (``cost_fit.py``). With ``--folds`` it says what choosing by
 figures that were fitted without a race loses in that race; with ``--by model`` they were fitted without any race of its
 head counts and head dim. Beside each stands what is lost where less than half a microsecond counts as nothing, and what
@@ -19,7 +20,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -39,10 +40,14 @@ from attn_tune.schema.device import Device
 from attn_tune.tuner.work.compile import lower_config
 
 OP = get_op("flash_attention")
-H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=UNITS)
-RESULTS = Path(__file__).parent / "results/h200"
-# Races of whole calls of drawn problems; and exhaustive searches of lone launches of large ones.
-RACES, SEARCHES = RESULTS / "unseen_configs.jsonl", RESULTS / "searches.jsonl"
+H200, H100 = (
+    Device(platform="cuda", family="sm_90", variant=variant, units=UNITS, bandwidth_gbs=bandwidth_gbs)
+    for variant, bandwidth_gbs in (("nvidia-h200", 4814), ("nvidia-h100-sxm5", 3352))
+)
+RESULTS = Path(__file__).parent / "results"
+# Races of whole calls of drawn problems, by device; and exhaustive searches of lone launches of large ones (H200).
+RACES = tuple(RESULTS / device / "unseen_configs.jsonl" for device in ("h200", "h100"))
+SEARCHES = RESULTS / "h200/searches.jsonl"
 # Of `triton_hopper`, which holds one block: as many as there are multiprocessors run. cuDNN does not say.
 ONE = ("triton_hopper", "cudnn")
 # Registers and shared memory of a multiprocessor of Hopper.
@@ -53,26 +58,38 @@ FEW_ROWS = 32
 TIE_US = 0.5
 
 
-def races(path: Path) -> Iterator[tuple[int, Problem, str, list[tuple[str, list[Any], float]]]]:
-    """Number, problem, direction and times of each race that the model is for."""
-    for number, line in enumerate(path.open()):
+class Race(NamedTuple):
+    """One race: its number, and microseconds of each kernel with the values of its knobs."""
+
+    number: int
+    device: Device
+    problem: Problem
+    direction: str
+    times: list[tuple[str, list[Any], float]]
+
+
+def races(paths: Sequence[Path]) -> Iterator[Race]:
+    """Each race that the model is for. Those of an H100 are in a folder of that name."""
+    lines = ((path, line) for path in paths for line in path.open())
+    for number, (path, line) in enumerate(lines):
         race = json.loads(line)
         problem = OP.from_signature(OP.parse_signature(race["signature"]))
         if costs.modelled(problem):
-            yield number, problem, race["direction"], race["times"]
+            device = H100 if path.parent.name == "h100" else H200
+            yield Race(number, device, problem, race["direction"], race["times"])
 
 
-def times_of(path: Path, direction: str, kernel: str) -> list[Time]:
+def times_of(paths: Sequence[Path], direction: str, kernel: str) -> list[Time]:
     """The times of the configs of ``MENU``."""
     found = []
-    for number, problem, of, times in races(path):
-        if of != direction or (of == "fwd" and costs.has_few_queries(problem)):
+    for race in races(paths):
+        if race.direction != direction or (direction == "fwd" and costs.has_few_queries(race.problem)):
             continue
-        best = min((us for name, _, us in times if name in LAUNCHES[direction]), default=math.inf)
-        for name, values, us in times:
-            launches = launches_of(name, direction, problem, values) if name == kernel else None
+        best = min((us for name, _, us in race.times if name in LAUNCHES[direction]), default=math.inf)
+        for name, values, us in race.times:
+            launches = launches_of(name, direction, race.problem, values) if name == kernel else None
             if launches is not None:
-                found.append(Time(number, problem, launches, us, best))
+                found.append(Time(race.number, race.device, race.problem, launches, us, best))
     return found
 
 
@@ -96,7 +113,7 @@ def lone_times_of(direction: str, kernel: str) -> list[Time]:
             times[tuple(int(knobs[f]) for f in fields if knobs.get(f) is not None)] = ns / 1e3
         best = min(times.values())
         found += [
-            Time(-1 - number, problem, (Launch(name, knobs),), us, best, is_call=False)
+            Time(-1 - number, H200, problem, (Launch(name, knobs),), us, best, is_call=False)
             for knobs, us in times.items()
             if knobs in MENU[name][bound]
         ]
@@ -152,19 +169,20 @@ def _resident(name: str, width: int, knobs: tuple[int, ...]) -> int:
     return max(1, min(SHARED_BYTES // (resources.shared_bytes + BLOCK_BYTES), REGISTERS // registers))
 
 
-def ruled(path: Path) -> dict[int, tuple[float, float]]:
+def ruled(paths: Sequence[Path]) -> dict[int, tuple[float, float]]:
     """By race what a forward of ``triton_split`` should take and took, where not the figures choose its config.
 
     That of few rows that share keys, for which ``triton_split`` has a model of its own, is in no menu.
     """
     found = {}
-    for number, problem, of, times in races(path):
-        if of == "fwd" and not costs.has_few_queries(problem) and packed_rows(problem) <= FEW_ROWS:
-            expected, config = untuned(problem, H200)
+    for race in races(paths):
+        problem, is_forward = race.problem, race.direction == "fwd"
+        if is_forward and not costs.has_few_queries(problem) and packed_rows(problem) <= FEW_ROWS:
+            expected, config = untuned(problem, race.device)
             values = [value for value in config_to_dict(config).values() if value is not None]
-            raced = [us for name, knobs, us in times if name == "triton_split" and knobs == values]
+            raced = [us for name, knobs, us in race.times if name == "triton_split" and knobs == values]
             if raced:
-                found[number] = expected, raced[0]
+                found[race.number] = expected, raced[0]
     return found
 
 
@@ -221,7 +239,7 @@ def _model(problem: Problem) -> tuple[int, ...]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--races", type=Path, default=RACES)
+    parser.add_argument("--races", type=Path, nargs="+", default=RACES)
     parser.add_argument("--out", type=Path, help="the figures, as JSON")
     parser.add_argument("--folds", type=int, default=0, help="fit without each part of the races in turn")
     parser.add_argument("--by", choices=("race", "model"), default="race", help="what a part leaves out whole")

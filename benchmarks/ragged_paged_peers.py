@@ -2,14 +2,14 @@
 
     python benchmarks/ragged_paged_peers.py --grid llama3-8b-ragged --out ragged.json
     python benchmarks/ragged_paged_peers.py --only float8-queries/ --out queries.json \
-        --peers triton_8bit,triton_8bit_8_warps,triton_8bit_128_keys,wide_queries,wide_cache
+        --peers triton_8bit,triton_8bit_8_warps,triton_8bit_128_keys,wide_queries,wide_queries_hopper,wide_cache
 
 For each point what ``attn_tune.ragged_paged`` chooses, the untuned ``triton`` kernel and the one for Hopper, ``triton``
 without a launch of its own for sequences that decode, the tile that vLLM's unified kernel has (16 rows, 32 keys, one
 launch), our forward over contiguous arrays of the same lengths, and cuDNN's through ``jax.nn.dot_product_attention``;
 where ``flash_attn3_jax`` is installed and sequences are alike, FlashAttention-3 over the same pages. Where
-queries are codes, ``triton_8bit`` with three tiles stands beside ``triton`` with the same queries in 16 bits, and the
-kernel for Hopper with the cache in 16 bits too. A row says microseconds and the worst error as a multiple of what is
+queries are codes, ``triton_8bit`` with three tiles stands beside ``triton`` and the kernel for Hopper with the same
+queries in 16 bits, and the latter with the cache in 16 bits too. A row says microseconds and the worst error as a multiple of what is
 allowed. A GPU is needed.
 """
 
@@ -139,6 +139,7 @@ _PEERS: dict[str, Callable[[Problem, Operands], Any]] = {
         _ours, functools.partial(_changed, "triton_8bit", {"num_warps": 8, "block_k": 128})
     ),
     "wide_queries": functools.partial(_wide, "triton", True),
+    "wide_queries_hopper": functools.partial(_wide, "triton_hopper", True),
     "wide_cache": functools.partial(_wide, "triton_hopper", False),
     "own_contiguous": _own_contiguous,
     "cudnn_contiguous": _cudnn,

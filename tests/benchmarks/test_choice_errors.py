@@ -19,7 +19,7 @@ def test_choices_are_judged_on_times_of_the_menu(tmp_path):
     off, on = '["triton",[128,16,8,1],3.0]', '["triton",[64,64,4,3],4.0]'
     twice = '["triton_hopper",[128,4,2,2,false,false],8.0],["triton_hopper",[128,4,2,2,false,true],8.4]'
     path.write_text(f'{{"signature":"{signature}","direction":"fwd","times":[{off},{on},{twice}]}}\n')
-    (us,) = choice_errors.menu_times(path, "fwd")
+    (us,) = choice_errors.menu_times((path,), "fwd")
     assert us.tolist() == [4.0, 8.0]
-    ((of, difference),) = choice_errors.twins(path)
+    ((of, difference),) = choice_errors.twins((path,))
     assert (of, round(difference, 4)) == (8.0, round(float(np.log(8.4 / 8.0)), 4))

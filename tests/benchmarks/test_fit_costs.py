@@ -18,7 +18,7 @@ from attn_tune.ops.flash_attention.problem import Problem
 def races_read_once():
     read = fit_costs.races
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit_costs, "races", functools.cache(lambda path: tuple(read(path))))
+        patch.setattr(fit_costs, "races", functools.cache(lambda paths: tuple(read(paths))))
         yield
 
 
@@ -39,8 +39,8 @@ def test_the_package_and_the_fit_predict_the_same(direction, kernel, monkeypatch
     costs.launch_us.cache_clear()
     try:
         for time, expected in zip(times, fit.predict(x), strict=True):
-            us = sum(costs.launch_us(one, time.problem, fit_costs.H200) for one in time.launches)
-            us += costs.call_us(time.launches[0].name, time.problem) * time.is_call
+            us = sum(costs.launch_us(one, time.problem, time.device) for one in time.launches)
+            us += costs.call_us(time.launches[0].name, time.problem, time.device) * time.is_call
             # Figures are written with three digits.
             assert us == pytest.approx(expected, rel=0.02)
     finally:
@@ -64,8 +64,8 @@ def test_a_recorded_race_takes_the_place_of_an_older_one(tmp_path):
     unseen_shapes.record([race(5.0)], into)
     (line,) = into.read_text().splitlines()
     assert json.loads(line)["times"] == [["triton", [64, 64, 4, 3], 5.0]]
-    ((_, problem, direction, _),) = fit_costs.races(into)
-    assert (problem.q_len, direction) == (64, "fwd")
+    (found,) = fit_costs.races((into,))
+    assert (found.problem.q_len, found.direction) == (64, "fwd")
 
 
 def test_a_fit_comes_near_the_figures_that_times_were_made_by():
@@ -103,7 +103,7 @@ def test_chosen_is_what_should_take_least():
 def test_configs_that_a_rule_chooses_are_raced_ones():
     ruled = fit_costs.ruled(fit_costs.RACES)
     assert ruled
-    raced = {number: times for number, _, _, times in fit_costs.races(fit_costs.RACES)}
+    raced = {race.number: race.times for race in fit_costs.races(fit_costs.RACES)}
     assert all(us in [t for _, _, t in raced[number]] for number, (_, us) in ruled.items())
 
 

@@ -20,8 +20,8 @@ from attn_tune.schema.device import Device
 _HOPPER = 90
 # Multiprocessors of a device that does not say: those of an H100 or H200 SXM.
 _UNITS = 132
-# Bytes a microsecond of an H200's memory.
-BANDWIDTH = 4.4e6
+# GB/s of the memory of a device that does not say, those of an H200; what part of them a kernel reaches.
+_PEAK_GBS, _REACHED = 4814, 0.914
 # Tokens of a packed document, and how many a row has; mean keys that count of padded ones. No signature says either.
 _DOCUMENT, _FEWEST_DOCUMENTS, _MOST_DOCUMENTS = 1024, 3, 64
 COUNTED = 0.75
@@ -77,6 +77,11 @@ def units(device: Device) -> int:
     return device.units or _UNITS
 
 
+def bandwidth(device: Device) -> float:
+    """Bytes a microsecond that kernels read at most."""
+    return _REACHED * 1e3 * (device.bandwidth_gbs or _PEAK_GBS)
+
+
 def modelled(problem: Problem) -> bool:
     """Whether the figures hold for the configs of a problem: nothing of it is outside what they were fitted to."""
     has_more = problem.has_positions or problem.bias_dims is not None
@@ -106,25 +111,27 @@ def launch_us(launch: Launch, problem: Problem, device: Device) -> float:
     of_launch, work = _table()["launches"][launch.name], work_of(launch, problem)
     true = [fact for fact, holds in zip(FACTS, work.facts, strict=True) if holds]
     factor = math.prod(of_launch["factors"][fact] * config["factors"].get(fact, 1.0) for fact in true)
-    rounds = work.programs / (units(device) * config["resident"])
-    # The last round takes as long as a full one, the more so the less the programs differ.
-    emptiness = math.ceil(rounds) / rounds if rounds > 1 else 1.0
-    emptiness **= of_launch["tail"]["causal" if problem.causal else "full"]
+    each, emptiness = work.programs / units(device), 1.0
+    # The last round takes as long as a full one, and the multiprocessor with the most programs longest, the more so
+    # the less the programs differ.
+    for rounds, power in ((each / config["resident"], "tail"), (each, "part")):
+        idle = math.ceil(rounds) / rounds if rounds > 1 else 1.0
+        emptiness *= idle ** of_launch[power]["causal" if problem.causal else "full"]
     busy = (work.programs * config["start"] + work.tiles * config["tile"]) / units(device)
     lone = config["first"] + work.longest * config["lone"]
-    memory = of_launch["memory"] * memory_us(problem)
+    memory = of_launch["memory"] * memory_us(problem, device)
     us = ((busy * emptiness * factor) ** 4 + (lone * factor) ** 4 + memory**4) ** 0.25
     kernel = _table()["kernels"][kernel_of(launch.name)]
     if launch.splits > 1:
-        us += kernel["combine"] + launch.splits * kernel["split"] + parts_us(problem, launch.splits)
+        us += kernel["combine"] + launch.splits * kernel["split"] + parts_us(problem, launch.splits, device)
     return us + kernel["ranges"] * work.ranges
 
 
-def call_us(name: str, problem: Problem) -> float:
+def call_us(name: str, problem: Problem, device: Device) -> float:
     """Microseconds that every call of the kernel of a launch costs, however small."""
     kernel = _table()["kernels"][kernel_of(name)]
     extras = kernel["sinks"] * problem.has_sinks + kernel["lengths"] * problem.has_lengths
-    return kernel["launch"] + kernel["prepare"] * prepared_us(problem) + extras
+    return kernel["launch"] + kernel["prepare"] * prepared_us(problem, device) + extras
 
 
 def kernel_of(name: str) -> str:
@@ -161,25 +168,25 @@ def tile_of(launch: Launch) -> tuple[int, int]:
     return launch.knobs[0], launch.knobs[1]
 
 
-def memory_us(problem: Problem) -> float:
+def memory_us(problem: Problem, device: Device) -> float:
     """Microseconds to read and write each array of a forward once, of packed documents those that a few rows see."""
     per_token = 2 * (problem.head_dim + problem.v_head_dim)
     keys = visible_keys(problem) * _counted(problem)
     if has_documents(problem) and 4 * problem.q_len < problem.kv_len:
         keys *= min(1.0, (_document_length(problem) + problem.q_len) / problem.kv_len)
     tokens = keys * problem.num_kv_heads + problem.q_len * problem.num_q_heads
-    return problem.batch * tokens * per_token / BANDWIDTH
+    return problem.batch * tokens * per_token / bandwidth(device)
 
 
-def prepared_us(problem: Problem) -> float:
+def prepared_us(problem: Problem, device: Device) -> float:
     """Microseconds to read what a backward's row sums are made of."""
-    return problem.batch * problem.q_len * problem.num_q_heads * 4 * problem.v_head_dim / BANDWIDTH
+    return problem.batch * problem.q_len * problem.num_q_heads * 4 * problem.v_head_dim / bandwidth(device)
 
 
-def parts_us(problem: Problem, splits: int) -> float:
+def parts_us(problem: Problem, splits: int, device: Device) -> float:
     """Microseconds to write the parts of a split output."""
     rows = problem.batch * problem.q_len * problem.num_q_heads
-    return rows * splits * 4 * problem.v_head_dim / BANDWIDTH
+    return rows * splits * 4 * problem.v_head_dim / bandwidth(device)
 
 
 def visible_keys(problem: Problem) -> int:

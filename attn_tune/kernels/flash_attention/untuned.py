@@ -91,7 +91,7 @@ def _forward_us(problem: Problem, device: Device) -> dict[str, float]:
         "triton_hopper": load(f"{_OP}.triton_hopper.space:least")(problem, device)[0],
         "cudnn": costs.launch_us(costs.Launch("cudnn/fwd", ()), problem, device),
     }
-    found = {k: us + costs.call_us(f"{k}/fwd", problem) for k, us in launches.items()}
+    found = {k: us + costs.call_us(f"{k}/fwd", problem, device) for k, us in launches.items()}
     return found | {"triton_split": _split_us(problem, device)}
 
 
@@ -101,7 +101,7 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
         "triton": sum(_triton_us(problem, device, column) for column in (1, 2)),
         "cudnn": costs.launch_us(costs.Launch("cudnn/bwd", ()), problem, device),
     }
-    found = {k: us + costs.call_us(f"{k}/bwd", problem) for k, us in launches.items()}
+    found = {k: us + costs.call_us(f"{k}/bwd", problem, device) for k, us in launches.items()}
     if _fused_was_raced(problem):
         found["triton_hopper_fused"] = _FUSED_OF_CUDNN * found["cudnn"]
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention._triton.limits import fits, shared_bytes_at_most
-from attn_tune.kernels.flash_attention.costs import BANDWIDTH, parts_us, units, visible_keys, width
+from attn_tune.kernels.flash_attention.costs import bandwidth, parts_us, units, visible_keys, width
 from attn_tune.kernels.flash_attention.triton_split.config import MOST_SPLITS, ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.limits import packed_rows
 from attn_tune.kernels.lang.triton.device.static import padded
@@ -62,7 +62,7 @@ def _least(problem: Problem, device: Device) -> tuple[float, ForwardConfig]:
         num_stages=knobs[3],
         num_splits=splits,
     )
-    return us + costs.call_us(_LAUNCH, problem), _fitted(problem, device, config)
+    return us + costs.call_us(_LAUNCH, problem, device), _fitted(problem, device, config)
 
 
 def _few_rows(problem: Problem, device: Device, rows: int) -> tuple[float, ForwardConfig]:
@@ -99,7 +99,7 @@ def _few_rows_us(problem: Problem, device: Device, tile: ForwardConfig) -> float
     waves = programs / (units(device) * max(1, shared_limit(device) // held))
     tiles = _walked(problem, tile)
     tile_us = _TILE_US + _KILOBYTE_US * tile.block_k * bytes_per_key / 1024
-    memory_us = heads * keys * bytes_per_key / BANDWIDTH
+    memory_us = heads * keys * bytes_per_key / bandwidth(device)
     if problem.has_lengths:
         # The longest sequence decides how long a program takes, their mean what is read.
         memory_us /= 2
@@ -107,7 +107,7 @@ def _few_rows_us(problem: Problem, device: Device, tile: ForwardConfig) -> float
         memory_us *= math.ceil(waves) / waves
     us = _LAUNCH_US + max(math.ceil(waves) * tiles * tile_us, memory_us)
     if tile.num_splits > 1:
-        us += _COMBINE_US + _SPLIT_US * tile.num_splits + parts_us(problem, tile.num_splits)
+        us += _COMBINE_US + _SPLIT_US * tile.num_splits + parts_us(problem, tile.num_splits, device)
     return us
 
 
