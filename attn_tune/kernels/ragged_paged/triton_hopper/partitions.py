@@ -15,6 +15,7 @@ from attn_tune.kernels.lang.gluon.names import start_copy
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, WARPS
 from attn_tune.kernels.ragged_paged.triton_hopper.steps import (
     begin,
+    load_factor,
     load_rows,
     multiply_values,
     new_state,
@@ -46,8 +47,10 @@ class Buffers(NamedTuple):
       q_copies: what one copy writes of them, ``[... * k_panels, queries, group, k_panel]``.
       out: the output of a tile in the slot of its queries, ``[q_slots * consumers * out_stride, 64, block_v]``.
       k, v: keys and values, ``[stages, block_k, block_h]`` and ``[stages, block_k, block_v]``.
-      k_copies, v_copies: what one copy writes of them, ``[stages * panels * chunks, chunk, 1, panel]``.
-      v_panels: ``[stages * v_panels, block_k, v_panel]``.
+      k_copies, v_copies: what one copy writes of them or of their codes, ``[... * panels * chunks, chunk, 1, panel]``.
+      k_panels, v_panels: keys and values again, ``[stages * panels, block_k, panel]``.
+      k_codes, v_codes: the codes of one tile in the same panels, ``[panels, block_k, panel]``; None without codes.
+      k_scales, v_scales: factors of codes: of tokens ``[stages, block_k]``, else the arrays; None without.
       info: the published ``TileInfo`` of two tiles, one number each.
     """
 
@@ -58,7 +61,12 @@ class Buffers(NamedTuple):
     v: gl.shared_memory_descriptor
     k_copies: gl.shared_memory_descriptor
     v_copies: gl.shared_memory_descriptor
+    k_panels: gl.shared_memory_descriptor
     v_panels: gl.shared_memory_descriptor
+    k_codes: gl.shared_memory_descriptor | None
+    v_codes: gl.shared_memory_descriptor | None
+    k_scales: gl.shared_memory_descriptor | gl.tensor | None
+    v_scales: gl.shared_memory_descriptor | gl.tensor | None
     info: gl.shared_memory_descriptor
 
 
@@ -66,6 +74,7 @@ class Barriers(NamedTuple):
     """One barrier a slot: ``full`` when its copies have come, ``empty`` when all who read it are done.
 
     ``turn`` has one for each group of warps that multiply: the other one's products of this step are under way.
+    Without codes there are no barriers of theirs.
     """
 
     q_full: gl.shared_memory_descriptor
@@ -77,6 +86,10 @@ class Barriers(NamedTuple):
     turn: gl.shared_memory_descriptor
     tile_full: gl.shared_memory_descriptor
     tile_empty: gl.shared_memory_descriptor
+    k_codes_full: gl.shared_memory_descriptor | None
+    k_codes_empty: gl.shared_memory_descriptor | None
+    v_codes_full: gl.shared_memory_descriptor | None
+    v_codes_empty: gl.shared_memory_descriptor | None
 
 
 @gluon.jit
@@ -150,13 +163,19 @@ def _load_kv_tile(k_desc, v_desc, page_table, info, block, count, buffers, barri
         rows += (_row_of_cache(page_table, info, block * plan.block_k + i * plan.chunk, plan),)
     head = info.head * plan.head_step
     slot, phase = slot_of(count, plan)
-    mbarrier.wait(barriers.k_empty.index(slot), phase ^ 1)
-    mbarrier.expect(barriers.k_full.index(slot), 2 * plan.block_k * plan.block_h)
-    _start_copies(k_desc, rows, head, slot, barriers.k_full, buffers.k_copies, plan.k_panels, plan.k_panel, plan)
-    mbarrier.wait(barriers.v_empty.index(slot), phase ^ 1)
-    mbarrier.expect(barriers.v_full.index(slot), 2 * plan.block_k * plan.block_v)
+    k_empty, k_full, v_empty, v_full = barriers.k_empty, barriers.k_full, barriers.v_empty, barriers.v_full
+    if plan.has_codes:
+        # One slot of each, which is free again when its codes were widened.
+        slot, phase = 0, count & 1
+        k_empty, k_full = barriers.k_codes_empty, barriers.k_codes_full
+        v_empty, v_full = barriers.v_codes_empty, barriers.v_codes_full
+    mbarrier.wait(k_empty.index(slot), phase ^ 1)
+    mbarrier.expect(k_full.index(slot), plan.cell_bytes * plan.block_k * plan.block_h)
+    _start_copies(k_desc, rows, head, slot, k_full, buffers.k_copies, plan.k_panels, plan.k_panel, plan)
+    mbarrier.wait(v_empty.index(slot), phase ^ 1)
+    mbarrier.expect(v_full.index(slot), plan.cell_bytes * plan.block_k * plan.block_v)
     head += plan.v_head
-    _start_copies(v_desc, rows, head, slot, barriers.v_full, buffers.v_copies, plan.v_panels, plan.v_panel, plan)
+    _start_copies(v_desc, rows, head, slot, v_full, buffers.v_copies, plan.v_panels, plan.v_panel, plan)
 
 
 @gluon.jit
@@ -299,7 +318,10 @@ def _store_output(
     query, head, is_row = rows_of(CONSUMER, info, plan, gl.SliceLayout(1, layouts.logits))
     row_lse = gl.where(seen, (maximum + gl.log2(some)) * LN2, float("-inf"))
     gl.store(lse + query * plan.num_q_heads + head, row_lse, mask=is_row)
-    factor = gl.convert_layout(gl.where(seen, 1.0 / some, 0.0), gl.SliceLayout(1, layouts.out))
+    factor = gl.where(seen, 1.0 / some, 0.0)
+    if plan.kv_scale == "tensor" or plan.kv_scale == "head":
+        factor *= load_factor(buffers.v_scales, info, plan)
+    factor = gl.convert_layout(factor, gl.SliceLayout(1, layouts.out))
     tile = buffers.out.index(slot * plan.out_stride)
     tile.store((acc * factor[:, None]).to(buffers.q.dtype))
     WIDE: gl.constexpr = _row_layout(plan)

@@ -152,10 +152,10 @@ def begin(
     product = _multiply_keys(q_tile, slot, buffers, plan, layouts)
     _pass_turn(CONSUMER, barriers, plan)
     product = warpgroup_mma_wait(0, deps=[product])
+    product = _scale_product(product, slot, info, buffers, plan, layouts)
     mbarrier.arrive(barriers.k_empty.index(slot))
     weights, state, _ = _softmax(product, new_state(rows, plan, layouts), rows, block, plan, layouts)
-    weights = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
-    _receive_values(slot, phase, block, info, more, True, buffers, barriers, plan)
+    weights = _finish_weights(weights, slot, phase, block, info, more, True, buffers, barriers, plan, layouts)
     return weights, state
 
 
@@ -206,15 +206,60 @@ def step(
     acc = multiply_values(weights, last_slot, acc, buffers)
     _pass_turn(CONSUMER, barriers, plan)
     product = warpgroup_mma_wait(1, deps=[product])
+    product = _scale_product(product, slot, info, buffers, plan, layouts)
     mbarrier.arrive(barriers.k_empty.index(slot))
     weights, state, correction = _softmax(product, state, rows, block, plan, layouts)
-    weights = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
-    # These values are wanted by the next step. They are waited for here because no instruction is moved over a loop:
+    # The values are wanted by the next step. They are waited for here because no instruction is moved over a loop:
     # without one ptxas has the exponentials come after the product that they can run beside.
-    _receive_values(slot, phase, block, info, more, DIRTY, buffers, barriers, plan)
+    weights = _finish_weights(weights, slot, phase, block, info, more, DIRTY, buffers, barriers, plan, layouts)
     acc = warpgroup_mma_wait(0, deps=[acc])
     mbarrier.arrive(barriers.v_empty.index(last_slot))
     return acc, weights, state, correction
+
+
+@gluon.jit
+def _scale_product(product, slot, info, buffers, plan: gl.constexpr, layouts: gl.constexpr):
+    """Multiplies q.k of one tile with the factors of its codes, if they have some."""
+    if plan.kv_scale == "token":
+        factors = buffers.k_scales.index(slot).load(gl.SliceLayout(0, layouts.logits))
+        product = product * factors[None, :]
+    elif plan.kv_scale != "none":
+        product = product * load_factor(buffers.k_scales, info, plan)
+    return product
+
+
+@gluon.jit
+def load_factor(scales, info, plan: gl.constexpr):
+    """The factor of all codes of a tile, where there is one for the cache or for each head."""
+    if plan.kv_scale == "head":
+        scales += gl.maximum(info.head, 0)
+    return gl.load(scales)
+
+
+@gluon.jit
+def _finish_weights(
+    weights,
+    slot,
+    phase,
+    block,
+    info,
+    more,
+    DIRTY: gl.constexpr,
+    buffers,
+    barriers,
+    plan: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """Waits for the values of tile ``block``; the weights as they go into the product with these."""
+    if plan.kv_scale == "token":
+        # Factors come with the values.
+        _receive_values(slot, phase, block, info, more, DIRTY, buffers, barriers, plan)
+        factors = buffers.v_scales.index(slot).load(gl.SliceLayout(0, layouts.logits))
+        weights = gl.convert_layout((weights * factors[None, :]).to(buffers.k.dtype), layouts.weights)
+    else:
+        weights = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
+        _receive_values(slot, phase, block, info, more, DIRTY, buffers, barriers, plan)
+    return weights
 
 
 @gluon.jit
@@ -222,10 +267,10 @@ def _receive_values(slot, phase, block, info, more, DIRTY: gl.constexpr, buffers
     """Waits for the values of tile ``block``, and sets to zero those that no query of the sequence sees.
 
     A weight of zero does not hide what is not a number. All groups do it, each before its own product: they write the
-    same bits.
+    same bits. Of codes they are zero since they were widened.
     """
     mbarrier.wait(barriers.v_full.index(slot), phase, pred=more)
-    if DIRTY:
+    if DIRTY and not plan.has_codes:
         first = block * plan.block_k
         if more & ((first < info.lowest) | (first + plan.block_k > info.length)):
             layout: gl.constexpr = gl.BlockedLayout(
