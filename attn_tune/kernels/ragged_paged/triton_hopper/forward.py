@@ -8,6 +8,9 @@ products. All that passes between them is in slots of shared memory (``partition
 barriers (``partitions.Barriers``): ``full`` is completed by the bytes that arrive, ``empty`` by all groups that have
 read the slot. Slot and phase of step ``n`` over tiles of keys are ``n % stages`` and ``n // stages % 2``. A wait for an
 empty slot starts with the phase before, so that the first pass over the slots does not wait.
+
+Of a cache of codes one tile of keys and one of values are copied into slots of their own. Four more warps widen them to
+16-bit numbers into the slots of keys and values (``widening``), and queries become float16 as codes do (``queries``).
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -29,6 +32,7 @@ from attn_tune.kernels.ragged_paged._triton.decoding import decode, decoding_seq
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, WARPS, WIDENING_REGISTERS, Config
 from attn_tune.kernels.ragged_paged.triton_hopper.partitions import Barriers, Buffers, attend, copy_tiles
 from attn_tune.kernels.ragged_paged.triton_hopper.plan import plan_of
+from attn_tune.kernels.ragged_paged.triton_hopper.queries import as_float16
 from attn_tune.kernels.ragged_paged.triton_hopper.tiles import FACTS, TILE_SLOTS
 from attn_tune.kernels.ragged_paged.triton_hopper.widening import widen_tiles
 from attn_tune.ops.ragged_paged.operands import Operands
@@ -179,8 +183,9 @@ def forward_kernel(
     v_panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.v_panel], dtype)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
     queries = gl.allocate_shared_memory(dtype, [Q_TILES, _ROWS, plan.block_h], rows_layout)
-    keys = gl.allocate_shared_memory(dtype, [STAGES, plan.block_k, plan.block_h], keys_layout)
-    values = gl.allocate_shared_memory(dtype, [STAGES, plan.block_k, plan.block_v], values_layout)
+    wide: gl.constexpr = gl.float16 if plan.has_factors else dtype
+    keys = gl.allocate_shared_memory(wide, [STAGES, plan.block_k, plan.block_h], keys_layout)
+    values = gl.allocate_shared_memory(wide, [STAGES, plan.block_k, plan.block_v], values_layout)
     q_copies: gl.constexpr = [Q_TILES * plan.k_panels, QUERIES, GROUP, plan.k_panel]
     out_tiles: gl.constexpr = [SLOTS * plan.out_stride, _ROWS, plan.block_v]
     k_panels: gl.constexpr = [K_PANELS, plan.block_k, plan.k_panel]
@@ -208,6 +213,7 @@ def forward_kernel(
     buffers = Buffers(
         queries,
         viewed(queries, q_copies, q_layout),
+        as_float16(queries) if plan.has_factors else _WITHOUT,
         viewed(queries, out_tiles, out_layout),
         keys,
         values,

@@ -13,10 +13,12 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from attn_tune.kernels.lang.gluon.device import next_place
 from attn_tune.kernels.lang.gluon.names import start_copy
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, WARPS
+from attn_tune.kernels.ragged_paged.triton_hopper.queries import halve_queries, row_layout
 from attn_tune.kernels.ragged_paged.triton_hopper.steps import (
+    Rows,
     begin,
-    load_factor,
     load_rows,
+    load_scale,
     multiply_values,
     new_state,
     rows_of,
@@ -45,17 +47,19 @@ class Buffers(NamedTuple):
     Attributes:
       q: queries, ``[q_slots * consumers * q_stride, 64, block_h]``: a slot has one and may have more room.
       q_copies: what one copy writes of them, ``[... * k_panels, queries, group, k_panel]``.
+      half_q: the queries in float16, where the plan ``has_factors``; else None.
       out: the output of a tile in the slot of its queries, ``[q_slots * consumers * out_stride, 64, block_v]``.
       k, v: keys and values, ``[stages, block_k, block_h]`` and ``[stages, block_k, block_v]``.
       k_copies, v_copies: what one copy writes of them or of their codes, ``[... * panels * chunks, chunk, 1, panel]``.
       k_panels, v_panels: keys and values again, ``[stages * panels, block_k, panel]``.
       k_codes, v_codes: the codes of one tile in the same panels, ``[panels, block_k, panel]``; None without codes.
-      k_scales, v_scales: factors of codes: of tokens ``[stages, block_k]``, else the arrays; None without.
+      k_scales, v_scales: scales of codes: of tokens ``[stages, block_k]``, else the arrays; None without.
       info: the published ``TileInfo`` of two tiles, one number each.
     """
 
     q: gl.shared_memory_descriptor
     q_copies: gl.shared_memory_descriptor
+    half_q: gl.shared_memory_descriptor | None
     out: gl.shared_memory_descriptor
     k: gl.shared_memory_descriptor
     v: gl.shared_memory_descriptor
@@ -220,18 +224,18 @@ def attend(
     if OVERLAP:
         more = info.head >= 0
         rows = load_rows(CONSUMER, info, sinks, plan, layouts)
-        slot = _receive_queries(CONSUMER, turn, more, barriers, plan)
+        slot, rows = _receive_queries(CONSUMER, turn, more, info, rows, buffers, barriers, plan, layouts)
         weights, state = begin(
-            CONSUMER, buffers.q.index(slot * plan.q_stride), count, info, rows, more, buffers, barriers, plan, layouts
+            CONSUMER, _queries_of(slot, buffers, plan), count, info, rows, more, buffers, barriers, plan, layouts
         )
         count += 1
     while info.head >= 0:
         if not OVERLAP:
             rows = load_rows(CONSUMER, info, sinks, plan, layouts)
-            slot = _receive_queries(CONSUMER, turn, True, barriers, plan)
+            slot, rows = _receive_queries(CONSUMER, turn, True, info, rows, buffers, barriers, plan, layouts)
             weights, state = begin(
                 CONSUMER,
-                buffers.q.index(slot * plan.q_stride),
+                _queries_of(slot, buffers, plan),
                 count,
                 info,
                 rows,
@@ -245,7 +249,7 @@ def attend(
         acc = gl.full([_ROWS, plan.block_v], 0.0, gl.float32, layouts.out)
         carried = (acc, weights, state, count)
         carried = walk(
-            CONSUMER, carried, info, buffers.q.index(slot * plan.q_stride), rows, buffers, barriers, plan, layouts
+            CONSUMER, carried, info, _queries_of(slot, buffers, plan), rows, buffers, barriers, plan, layouts
         )
         acc, weights, state, count = carried
         # Not before: a thread has no registers for them while it walks.
@@ -253,14 +257,16 @@ def attend(
         if OVERLAP:
             more = next_info.head >= 0
             next_rows = load_rows(CONSUMER, next_info, sinks, plan, layouts)
-            next_slot = _receive_queries(CONSUMER, turn + 1, more, barriers, plan)
+            next_slot, next_rows = _receive_queries(
+                CONSUMER, turn + 1, more, next_info, next_rows, buffers, barriers, plan, layouts
+            )
             # After the last tile nothing comes: what is left in the slots is multiplied, and the product is not used.
             acc, weights, next_state, _ = step(
                 CONSUMER,
                 (acc, weights, new_state(next_rows, plan, layouts), count),
                 next_info.stop - 1,
                 next_info,
-                buffers.q.index(next_slot * plan.q_stride),
+                _queries_of(next_slot, buffers, plan),
                 next_rows,
                 more,
                 True,
@@ -286,11 +292,23 @@ def attend(
 
 
 @gluon.jit
-def _receive_queries(CONSUMER: gl.constexpr, turn, more, barriers, plan: gl.constexpr):
-    """Waits for the queries of the tile of ``turn`` and returns their slot. Without ``more`` none come."""
+def _receive_queries(
+    CONSUMER: gl.constexpr, turn, more, info, rows, buffers, barriers, plan: gl.constexpr, layouts: gl.constexpr
+):
+    """Waits for the queries of the tile of ``turn``; their slot, and the rows with their factors. Or none come."""
     slot = turn % plan.q_slots * plan.consumers + CONSUMER
     mbarrier.wait(barriers.q_full.index(slot), turn // plan.q_slots & 1, pred=more)
-    return slot
+    if plan.has_factors:
+        factor = halve_queries(slot, load_scale(buffers.k_scales, info, plan), buffers, plan, layouts)
+        rows = Rows(rows.position, rows.sink, rows.whole_begin, rows.whole_stop, factor)
+    return slot, rows
+
+
+@gluon.jit
+def _queries_of(slot, buffers, plan: gl.constexpr):
+    """The queries of a slot as they are multiplied."""
+    tiles = buffers.half_q if plan.has_factors else buffers.q
+    return tiles.index(slot * plan.q_stride)
 
 
 @gluon.jit
@@ -319,12 +337,12 @@ def _store_output(
     row_lse = gl.where(seen, (maximum + gl.log2(some)) * LN2, float("-inf"))
     gl.store(lse + query * plan.num_q_heads + head, row_lse, mask=is_row)
     factor = gl.where(seen, 1.0 / some, 0.0)
-    if plan.kv_scale == "tensor" or plan.kv_scale == "head":
-        factor *= load_factor(buffers.v_scales, info, plan)
+    if plan.has_factors:
+        factor *= load_scale(buffers.v_scales, info, plan)
     factor = gl.convert_layout(factor, gl.SliceLayout(1, layouts.out))
     tile = buffers.out.index(slot * plan.out_stride)
     tile.store((acc * factor[:, None]).to(buffers.q.dtype))
-    WIDE: gl.constexpr = _row_layout(plan)
+    WIDE: gl.constexpr = row_layout(plan.block_v)
     values = tile.load(WIDE)
     fence_async_shared()
     mbarrier.arrive(barriers.q_empty.index(slot))
@@ -335,17 +353,10 @@ def _store_output(
     gl.store(out + rows[:, None] + column[None, :], values, mask=inside)
 
 
-@gluon.constexpr_function
-def _row_layout(plan):
-    """Threads of a warp side by side on rows of the output, 16 bytes each."""
-    lanes = min(32, plan.block_v // 8)
-    return gl.BlockedLayout([1, 8], [32 // lanes, lanes], [_WARPS.value, 1], [1, 0])
-
-
 @gluon.jit
 def _store_others(CONSUMER: gl.constexpr, cu_q_lens, decodes, decoded, decoded_lse, out, lse, plan: gl.constexpr):
     """Copies the rows that another launch decoded, and writes zeros and minus infinity behind the last sequence."""
-    LAYOUT: gl.constexpr = _row_layout(plan)
+    LAYOUT: gl.constexpr = row_layout(plan.block_v)
     copied = count_decoded(decodes)
     behind = gl.load(cu_q_lens + plan.batch)
     rows = (copied + gl.maximum(plan.tokens - behind, 0)) * plan.num_q_heads

@@ -53,6 +53,8 @@ class Plan:
       late_scale: multiplies what comes of that, or q.k, into a base-2 logit.
       has_codes, cell_bytes: the cache holds codes; bytes of one, or of a number.
       kv_scale: which parts of the cache have a scale.
+      has_factors: queries and codes are multiplied in float16, and each row of queries has a factor.
+      row_scale: in these; it multiplies q.k into a base-2 logit or, with a soft cap, into the exponent of its tanh.
       scale_pages, scale_slots, scale_heads: scales of tokens from one page, token of a page, and head to the next.
     """
 
@@ -100,6 +102,8 @@ class Plan:
     has_codes: bool
     cell_bytes: int
     kv_scale: str
+    has_factors: bool
+    row_scale: float
     scale_pages: int
     scale_slots: int
     scale_heads: int
@@ -181,6 +185,9 @@ def plan_of(problem: Problem, config: Config, operands: Any) -> Plan:
         has_codes=p.kv_dtype != SAME,
         cell_bytes=2 if p.kv_dtype == SAME else 1,
         kv_scale=p.kv_scale,
+        # Weights times scales of tokens need the range of bfloat16.
+        has_factors=p.kv_dtype != SAME and p.kv_scale != "token",
+        row_scale=LOG2E * p.scale * (1 if p.soft_cap is None else 2 / p.soft_cap),
         scale_pages=scale_step.page,
         scale_slots=scale_step.slot,
         scale_heads=scale_step.head,

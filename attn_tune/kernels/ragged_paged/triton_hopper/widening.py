@@ -1,8 +1,9 @@
 """Device code of the partition that widens codes: four warps between the one that copies and those that multiply.
 
-Codes come by descriptor into a slot of their own. They pass through registers, where each becomes a number of the
-queries' dtype exactly, into a slot of keys or values. Factors of codes are left to the groups that multiply, but those
-of tokens are brought here, as a page has them at other places than its codes.
+Codes come by descriptor into a slot of their own. They pass through registers, where each becomes a 16-bit number
+exactly, into a slot of keys or values: float16, or the queries' bfloat16 where weights are multiplied with scales of
+tokens, for which float16 has too few exponents. The groups that multiply apply scales. Those of tokens are brought
+here, as they do not lie beside their codes.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -79,13 +80,13 @@ def _widen_tile(pointers, info, block, count, buffers, barriers, plan: gl.conste
     first = block * plan.block_k
     if plan.kv_scale == "token":
         # Before the waits, which hide how long these loads take.
-        k_factors, v_factors = _load_factors(pointers, info, first, plan)
+        k_scales, v_scales = _load_scales(pointers, info, first, plan)
     slot, phase = slot_of(count, plan)
     mbarrier.wait(barriers.k_codes_full.index(0), count & 1)
     mbarrier.wait(barriers.k_empty.index(slot), phase ^ 1)
     _widen_panels(buffers.k_codes, buffers.k_panels, slot, info, first, False, plan.k_panels, plan.k_panel, plan)
     if plan.kv_scale == "token":
-        buffers.k_scales.index(slot).store(k_factors)
+        buffers.k_scales.index(slot).store(k_scales)
     _pass_on(barriers.k_codes_empty.index(0), barriers.k_full.index(slot))
     mbarrier.wait(barriers.v_codes_full.index(0), count & 1)
     mbarrier.wait(barriers.v_empty.index(slot), phase ^ 1)
@@ -94,7 +95,7 @@ def _widen_tile(pointers, info, block, count, buffers, barriers, plan: gl.conste
     else:
         _widen_panels(buffers.v_codes, buffers.v_panels, slot, info, first, False, plan.v_panels, plan.v_panel, plan)
     if plan.kv_scale == "token":
-        buffers.v_scales.index(slot).store(v_factors)
+        buffers.v_scales.index(slot).store(v_scales)
     _pass_on(barriers.v_codes_empty.index(0), barriers.v_full.index(slot))
 
 
@@ -124,8 +125,8 @@ def _widen_panels(
 
 
 @gluon.jit
-def _load_factors(pointers, info, first, plan: gl.constexpr):
-    """The factors of keys and of values [block_k] of tokens from ``first`` on; zero where none is seen."""
+def _load_scales(pointers, info, first, plan: gl.constexpr):
+    """The scales of keys and of values [block_k] of tokens from ``first`` on; zero where none is seen."""
     page_table, k_scale, v_scale = pointers
     key = first + gl.arange(0, plan.block_k, vector_layout(_WARPS))
     is_seen = (key >= info.lowest) & (key < info.length)
@@ -136,8 +137,8 @@ def _load_factors(pointers, info, first, plan: gl.constexpr):
         page = gl.load(entry, mask=is_seen, other=0)
         token = key % plan.page_size
     place = page.to(gl.int64) * plan.scale_pages + token.to(gl.int64) * plan.scale_slots + info.head * plan.scale_heads
-    k_factors = gl.load(k_scale + place, mask=is_seen, other=0.0)
-    return k_factors, gl.load(v_scale + place, mask=is_seen, other=0.0)
+    k_scales = gl.load(k_scale + place, mask=is_seen, other=0.0)
+    return k_scales, gl.load(v_scale + place, mask=is_seen, other=0.0)
 
 
 @gluon.jit
