@@ -36,6 +36,10 @@ BUILDS = {
         {"consumers": 3, "block_k": 32},
     ),
     "float8": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), {}),
+    "float8_groups": (
+        dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"),
+        {"consumers": 3, "block_k": 32},
+    ),
     "float8_token": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="token"), {}),
     "int8": (dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="head", dtype="float16"), {}),
     "int8_everything": (

@@ -204,7 +204,7 @@ def test_a_cache_of_more_rows_than_32_bits_count_is_refused_by_its_shape():
 @pytest.mark.slow
 def test_builds_fit_multiply_in_groups_of_warps_and_copy_by_descriptor():
     builds = {build["name"]: build for build in built("tests.kernels.ragged_paged.hopper_builds")}
-    codes = {"float8", "float8_token", "int8", "int8_everything", "float8_wide"}
+    codes = {"float8", "float8_groups", "float8_token", "int8", "int8_everything", "float8_wide"}
     assert set(builds) == {"llama", "mixed", "everything", "contiguous"} | codes
     for build in builds.values():
         # Scales of tokens are a number a column beside two tiles of accumulators.

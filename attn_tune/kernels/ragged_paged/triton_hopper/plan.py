@@ -226,7 +226,9 @@ def _needed(problem: Problem, config: Config) -> int:
     staged = 2 * columns + (8 if problem.kv_scale == "token" else 0)
     codes = 0 if problem.kv_dtype == SAME else columns
     tiles = config.block_k * (config.num_stages * staged + codes)
-    return _rows_bytes(problem, config) + tiles + _SET_ASIDE
+    # Three groups pass factors of rows from thread to thread at once.
+    passed = 256 if codes and config.consumers > 2 else 0
+    return _rows_bytes(problem, config) + tiles + _SET_ASIDE + passed
 
 
 def _rows_bytes(problem: Problem, config: Config) -> int:
