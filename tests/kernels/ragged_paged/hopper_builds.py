@@ -35,6 +35,32 @@ BUILDS = {
         dataclasses.replace(_SMALL, page_size=0, num_q_heads=10, layout="hnd", causal=False),
         {"consumers": 3, "block_k": 32},
     ),
+    "float8": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), {}),
+    "float8_groups": (
+        dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"),
+        {"consumers": 3, "block_k": 32},
+    ),
+    "float8_token": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="token"), {}),
+    "int8": (dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="head", dtype="float16"), {}),
+    "int8_everything": (
+        dataclasses.replace(
+            _SMALL,
+            num_q_heads=142,
+            head_dim=48,
+            v_head_dim=32,
+            page_size=24,
+            window=20,
+            has_sinks=True,
+            soft_cap=2.0,
+            kv_dtype="int8",
+            kv_scale="token",
+        ),
+        {"block_k": 64, "ping_pong": True},
+    ),
+    "float8_wide": (
+        dataclasses.replace(_LLAMA, num_q_heads=16, head_dim=256, v_head_dim=256, kv_dtype="float8_e4m3fn"),
+        {},
+    ),
 }
 
 
@@ -48,7 +74,7 @@ def main():
             "name": name,
             "spills": launch.spill_bytes,
             "shared": launch.shared_bytes,
-            "counted": shared_bytes(problem.head_dim, problem.v_head_dim, config),
+            "counted": shared_bytes(problem, config),
             "products": launch.ptx.count("wgmma.mma_async"),
             "copies": launch.ptx.count("cp.async.bulk.tensor"),
             "launches": len(compiled),

@@ -9,7 +9,8 @@ import pytest
 
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.lang.triton.limits import refuses_triton
-from attn_tune.kernels.ragged_paged.triton_hopper import SPEC
+from attn_tune.kernels.ragged_paged.triton_hopper import SPEC, space
+from attn_tune.kernels.ragged_paged.triton_hopper.config import WIDENING_REGISTERS
 from attn_tune.kernels.ragged_paged.triton_hopper.plan import plan_of, q_slots, shared_bytes
 from attn_tune.ops.contract import load
 from attn_tune.ops.fields.cache import LAYOUTS
@@ -43,6 +44,10 @@ PROBLEMS = {
     "odd": problem(H=80, page=24),
     "mixed": problem(B=64, workload="mix"),
     "few": problem(T=40, S=40),
+    "float8": problem(kv_dtype="float8_e4m3fn", kv_scale="tensor"),
+    "int8": problem(kv_dtype="int8", kv_scale="token"),
+    "wide float8": problem(H=256, N=16, kv_dtype="float8_e4m3fn"),
+    "mixed float8": problem(B=64, workload="mix", H=64, kv_dtype="float8_e4m3fn", kv_scale="head"),
 }
 
 
@@ -62,7 +67,11 @@ def operands(p):
         (problem(), Device(platform="cuda", family="sm_100", variant="nvidia-b200"), "sm_100"),
         (problem(), Device(platform="cpu", family="x86_64", variant="cpu-x86_64"), "cpu"),
         (problem(dtype="float32"), H200, "float32"),
-        (problem(kv_dtype="int8", kv_scale="token"), H200, "int8"),
+        (problem(kv_dtype="int8", kv_scale="token", q_scale="token"), H200, "qscale=token"),
+        (problem(kv_dtype="int8", kv_scale="token", dtype="float16"), H200, "kvscale=token"),
+        (problem(kv_dtype="float8_e4m3fn", H=24), H200, "h=24 is no multiple of 16 from 32 to 256"),
+        (problem(kv_dtype="float8_e4m3fn", H=16), H200, "h=16 is no multiple of 16 from 32 to 256"),
+        (problem(kv_dtype="float8_e4m3fn", N=65, K=1, V=256), H200, "65 query heads"),
         (problem(H=100), H200, "h=100 is no multiple of 8"),
         (problem(H=128, V=264), H200, "v=264"),
         (problem(page=4), H200, "page=4"),
@@ -89,6 +98,8 @@ def test_most_samples_of_the_op_are_taken():
     taken = {name for name, p in load(OP.samples)().items() if SPEC.unsupported(p, "fwd", H200) is None}
     assert len(taken) >= 20
     assert taken >= {"paged_at_edges", "interleaved", "group_of_five", "sinks_window_queries", "mixed", "not_causal"}
+    codes = {"float8", "float8_tensor", "float8_head", "float8_token", "int8_token", "int8_head", "everything"}
+    assert taken >= codes | {"float8_token_interleaved", "float8_token_head_first", "not_causal_mixed"}
 
 
 @pytest.mark.parametrize(
@@ -112,9 +123,12 @@ def test_all_candidates_fit(p):
     candidates = SEARCH.candidates[""](p, H200)
     assert candidates[0] == SEARCH.heuristic(p, H200)
     assert len(candidates) >= 8
-    assert max(shared_bytes(p.head_dim, p.v_head_dim, c) for c in candidates) <= 232448
-    # 64 K registers, of four warps around the one that copies and of those that multiply.
-    assert max(128 * (c.copying_registers + c.consumers * c.multiplying_registers) for c in candidates) <= 65536
+    assert max(shared_bytes(p, c) for c in candidates) <= 232448
+    # 64 K registers, of four warps around the one that copies, of four that widen codes, and of those that multiply.
+    has_codes = p.kv_dtype != "same"
+    for c in candidates:
+        multiplying = c.consumers * c.multiplying_registers(has_codes=has_codes)
+        assert 128 * (c.copying_registers + WIDENING_REGISTERS * has_codes + multiplying) <= 65536
 
 
 def test_a_config_that_does_not_fit_is_refused_with_figures():
@@ -123,6 +137,9 @@ def test_a_config_that_does_not_fit_is_refused_with_figures():
     narrow = problem(H=64)
     assert "registers" in SEARCH.infeasible(narrow, H200, config(narrow, block_k=256, num_stages=2))
     assert "registers" in SEARCH.infeasible(p, H200, config(p, consumers=3, block_k=128))
+    wide = PROBLEMS["wide float8"]
+    assert config(wide).consumers == 1
+    assert "158 registers" in SEARCH.infeasible(wide, H200, config(wide, consumers=2, block_k=32))
     assert "does not divide the 8" in SEARCH.infeasible(p, H200, config(p, heads_per_section=3))
     many = problem(N=71, K=1)
     assert "128 rows" not in (SEARCH.infeasible(many, H200, config(many)) or "")
@@ -131,10 +148,16 @@ def test_a_config_that_does_not_fit_is_refused_with_figures():
 
 
 def test_the_next_queries_come_early_where_there_is_room():
-    assert q_slots(128, 128, config(problem())) == 2
-    assert q_slots(256, 256, config(problem(H=256))) == 1
+    assert q_slots(problem(), config(problem())) == 2
+    assert q_slots(PROBLEMS["float8"], config(PROBLEMS["float8"])) == 2
+    assert q_slots(problem(H=256), config(problem(H=256))) == 1
     # A slot holds what comes out too.
-    assert q_slots(64, 256, config(problem(H=64, V=256), num_stages=3)) == 1
+    wide_values = problem(H=64, V=256)
+    assert q_slots(wide_values, config(wide_values, num_stages=3)) == 1
+
+
+def test_codes_are_behind_triton_until_they_were_timed():
+    assert space.place(problem(), "fwd", H200) > 10 > space.place(PROBLEMS["float8"], "fwd", H200)
 
 
 def test_sequences_decode_in_a_launch_of_their_own_where_the_inputs_have_some():
@@ -181,9 +204,11 @@ def test_a_cache_of_more_rows_than_32_bits_count_is_refused_by_its_shape():
 @pytest.mark.slow
 def test_builds_fit_multiply_in_groups_of_warps_and_copy_by_descriptor():
     builds = {build["name"]: build for build in built("tests.kernels.ragged_paged.hopper_builds")}
-    assert set(builds) == {"llama", "mixed", "everything", "contiguous"}
+    codes = {"float8", "float8_groups", "float8_token", "int8", "int8_everything", "float8_wide"}
+    assert set(builds) == {"llama", "mixed", "everything", "contiguous"} | codes
     for build in builds.values():
-        assert build["spills"] <= 256, build
+        # Scales of tokens are a number a column beside two tiles of accumulators.
+        assert build["spills"] <= (448 if build["name"] in codes else 256), build
         assert build["counted"] - 1024 < build["shared"] <= build["counted"], build
         assert build["products"] > 0 < build["copies"], build
     # Decoding has two: it cuts keys, and combines the parts.

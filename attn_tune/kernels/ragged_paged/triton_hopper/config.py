@@ -13,6 +13,8 @@ from attn_tune.kernels.ragged_paged._triton.config import (
 
 # A group of warps that multiplies: four warps, and the rows of one Hopper matrix instruction.
 WARPS, ROWS = 4, 64
+# Registers a thread of the four warps that widen codes.
+WIDENING_REGISTERS = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,12 +55,18 @@ class Config(Knobs):
         """Rows of one tile: queries times the heads that share keys."""
         return ROWS * self.consumers
 
-    @property
-    def multiplying_registers(self) -> int:
-        """Registers a thread of the warps that multiply: what the four warps around the copying one leave of 64 K."""
+    def multiplying_registers(self, *, has_codes: bool) -> int:
+        """Registers a thread of the warps that multiply: what the others leave of 64 K.
+
+        These are the four warps around the copying one and, where the cache ``has_codes``, four that widen them.
+        """
         threads = 128 * self.consumers
-        left = 65536 - 128 * self.copying_registers
+        left = 65536 - 128 * (self.copying_registers + (WIDENING_REGISTERS if has_codes else 0))
         return min(240, left // threads // 8 * 8)
+
+    def launch_registers(self, *, has_codes: bool) -> int:
+        """Registers that every thread starts with: those of 64 K in equal parts."""
+        return 65536 // (128 * (self.consumers + 1 + has_codes)) // 8 * 8
 
     def conflict(self) -> str | None:
         """Turns are taken by two; without a launch that decodes it has no tile."""

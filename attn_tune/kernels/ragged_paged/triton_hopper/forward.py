@@ -8,6 +8,9 @@ products. All that passes between them is in slots of shared memory (``partition
 barriers (``partitions.Barriers``): ``full`` is completed by the bytes that arrive, ``empty`` by all groups that have
 read the slot. Slot and phase of step ``n`` over tiles of keys are ``n % stages`` and ``n // stages % 2``. A wait for an
 empty slot starts with the phase before, so that the first pass over the slots does not wait.
+
+Of a cache of codes one tile of keys and one of values are copied into slots of their own. Four more warps widen them to
+16-bit numbers into the slots of keys and values (``widening``), and queries become float16 as codes do (``queries``).
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -26,10 +29,12 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 from attn_tune.kernels.lang.gluon.names import new_barriers, viewed
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.ragged_paged._triton.decoding import decode, decoding_sequences
-from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, WARPS, Config
+from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, WARPS, WIDENING_REGISTERS, Config
 from attn_tune.kernels.ragged_paged.triton_hopper.partitions import Barriers, Buffers, attend, copy_tiles
 from attn_tune.kernels.ragged_paged.triton_hopper.plan import plan_of
+from attn_tune.kernels.ragged_paged.triton_hopper.queries import as_float16
 from attn_tune.kernels.ragged_paged.triton_hopper.tiles import FACTS, TILE_SLOTS
+from attn_tune.kernels.ragged_paged.triton_hopper.widening import widen_tiles
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import Problem
 
@@ -37,6 +42,7 @@ _WARPS = gl.constexpr(WARPS)
 _ROWS = gl.constexpr(ROWS)
 _TILE_SLOTS = gl.constexpr(TILE_SLOTS)
 _FACTS = gl.constexpr(FACTS)
+_WITHOUT = gl.constexpr(None)
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,11 @@ class Layouts:
 
 
 @dataclass(frozen=True)
-class Registers:
-    """Registers a thread of the warps that multiply and of the one that copies."""
+class Workers:
+    """Warps, and registers of a thread, of each partition but the first, which has the warps of the launch."""
 
-    multiplying: int
-    copying: int
+    warps: tuple[int, ...]
+    registers: tuple[int, ...]
 
 
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, jax.Array]:
@@ -74,6 +80,8 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
         o.kv_lens,
         o.cu_q_lens,
         o.sinks,
+        o.k_scale,
+        o.v_scale,
         decodes,
         decoded,
         decoded_lse,
@@ -88,7 +96,7 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
         constexprs={
             "plan": plan,
             "layouts": _layouts(plan.block_v, config),
-            "registers": Registers(config.multiplying_registers, config.copying_registers),
+            "workers": _workers(plan.has_codes, config),
         },
         num_warps=WARPS,
         name="ragged_paged_hopper",
@@ -105,6 +113,15 @@ def _layouts(width: int, config: Config) -> Layouts:
     return Layouts(logits=product(config.block_k), weights=weights, out=out)
 
 
+def _workers(has_codes: bool, config: Config) -> Workers:
+    """The partitions in the order in which ``forward_kernel`` names them."""
+    multiplying = (config.multiplying_registers(has_codes=has_codes),) * (config.consumers - 1)
+    groups = (WARPS,) * (config.consumers - 1)
+    if has_codes:
+        return Workers((1, WARPS, *groups), (config.copying_registers, WIDENING_REGISTERS, *multiplying))
+    return Workers((*groups, 1), (*multiplying, config.copying_registers))
+
+
 @gluon.jit
 def forward_kernel(
     q,
@@ -114,6 +131,8 @@ def forward_kernel(
     kv_lens,
     cu_q_lens,
     sinks,
+    k_scale,
+    v_scale,
     decodes,
     decoded,
     decoded_lse,
@@ -122,7 +141,7 @@ def forward_kernel(
     counter,
     plan: gl.constexpr,
     layouts: gl.constexpr,
-    registers: gl.constexpr,
+    workers: gl.constexpr,
 ):
     """One program a multiprocessor."""
     dtype: gl.constexpr = q.dtype.element_ty
@@ -140,11 +159,12 @@ def forward_kernel(
         q, [plan.tokens, HEADS, H], [HEADS * H, H, 1], [QUERIES, GROUP, plan.k_panel], q_layout
     )
     # What is behind a head's width or the cache's end is read as zeros.
-    k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.chunk, 1, plan.k_panel], dtype)
+    cached: gl.constexpr = k.dtype.element_ty
+    k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.chunk, 1, plan.k_panel], cached)
     k_desc = tma.make_tensor_descriptor(
         k, [plan.cache_rows, CACHED, H], [CACHED * H, H, 1], [plan.chunk, 1, plan.k_panel], k_layout
     )
-    v_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.chunk, 1, plan.v_panel], dtype)
+    v_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.chunk, 1, plan.v_panel], cached)
     v_desc = tma.make_tensor_descriptor(
         v, [plan.cache_rows, CACHED, V], [CACHED * V, V, 1], [plan.chunk, 1, plan.v_panel], v_layout
     )
@@ -159,25 +179,52 @@ def forward_kernel(
     out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_ROWS, plan.block_v], dtype)
     keys_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.block_h], dtype)
     values_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.block_v], dtype)
-    panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.v_panel], dtype)
+    k_panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.k_panel], dtype)
+    v_panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.v_panel], dtype)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
     queries = gl.allocate_shared_memory(dtype, [Q_TILES, _ROWS, plan.block_h], rows_layout)
-    keys = gl.allocate_shared_memory(dtype, [STAGES, plan.block_k, plan.block_h], keys_layout)
-    values = gl.allocate_shared_memory(dtype, [STAGES, plan.block_k, plan.block_v], values_layout)
+    wide: gl.constexpr = gl.float16 if plan.has_factors else dtype
+    keys = gl.allocate_shared_memory(wide, [STAGES, plan.block_k, plan.block_h], keys_layout)
+    values = gl.allocate_shared_memory(wide, [STAGES, plan.block_k, plan.block_v], values_layout)
     q_copies: gl.constexpr = [Q_TILES * plan.k_panels, QUERIES, GROUP, plan.k_panel]
     out_tiles: gl.constexpr = [SLOTS * plan.out_stride, _ROWS, plan.block_v]
-    k_copies: gl.constexpr = [K_PANELS * plan.chunks, plan.chunk, 1, plan.k_panel]
-    v_copies: gl.constexpr = [V_PANELS * plan.chunks, plan.chunk, 1, plan.v_panel]
+    k_panels: gl.constexpr = [K_PANELS, plan.block_k, plan.k_panel]
     v_panels: gl.constexpr = [V_PANELS, plan.block_k, plan.v_panel]
+    # Of codes one tile, in panels of as many columns as those of what they become.
+    COPIED: gl.constexpr = 1 if plan.has_codes else STAGES
+    k_copies: gl.constexpr = [COPIED * plan.k_panels * plan.chunks, plan.chunk, 1, plan.k_panel]
+    v_copies: gl.constexpr = [COPIED * plan.v_panels * plan.chunks, plan.chunk, 1, plan.v_panel]
+    k_copied = keys
+    v_copied = values
+    k_codes = _WITHOUT
+    v_codes = _WITHOUT
+    if plan.has_codes:
+        k_codes_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.k_panel], cached)
+        v_codes_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([plan.block_k, plan.v_panel], cached)
+        k_codes = gl.allocate_shared_memory(cached, [plan.k_panels, plan.block_k, plan.k_panel], k_codes_layout)
+        v_codes = gl.allocate_shared_memory(cached, [plan.v_panels, plan.block_k, plan.v_panel], v_codes_layout)
+        k_copied = k_codes
+        v_copied = v_codes
+    k_scales = k_scale
+    v_scales = v_scale
+    if plan.kv_scale == "token":
+        k_scales = gl.allocate_shared_memory(gl.float32, [STAGES, plan.block_k], plain)
+        v_scales = gl.allocate_shared_memory(gl.float32, [STAGES, plan.block_k], plain)
     buffers = Buffers(
         queries,
         viewed(queries, q_copies, q_layout),
+        as_float16(queries) if plan.has_factors else _WITHOUT,
         viewed(queries, out_tiles, out_layout),
         keys,
         values,
-        viewed(keys, k_copies, k_layout),
-        viewed(values, v_copies, v_layout),
-        viewed(values, v_panels, panel_layout),
+        viewed(k_copied, k_copies, k_layout),
+        viewed(v_copied, v_copies, v_layout),
+        viewed(keys, k_panels, k_panel_layout),
+        viewed(values, v_panels, v_panel_layout),
+        k_codes,
+        v_codes,
+        k_scales,
+        v_scales,
         gl.allocate_shared_memory(gl.int32, [_TILE_SLOTS * _FACTS, 1], plain),
     )
     barriers = Barriers(
@@ -189,21 +236,36 @@ def forward_kernel(
         new_barriers(STAGES, plan.consumers),
         new_barriers(plan.consumers, 1),
         new_barriers(_TILE_SLOTS, 1),
-        new_barriers(_TILE_SLOTS, plan.consumers),
+        new_barriers(_TILE_SLOTS, plan.consumers + plan.has_codes),
+        new_barriers(1, 1) if plan.has_codes else _WITHOUT,
+        new_barriers(1, 1) if plan.has_codes else _WITHOUT,
+        new_barriers(1, 1) if plan.has_codes else _WITHOUT,
+        new_barriers(1, 1) if plan.has_codes else _WITHOUT,
     )
     descriptors = (q_desc, k_desc, v_desc)
     sources = (page_table, kv_lens, cu_q_lens, decodes, counter)
     pointers = (cu_q_lens, sinks, decodes, decoded, decoded_lse, out, lse)
-    MULTIPLYING: gl.constexpr = registers.multiplying
-    COPYING: gl.constexpr = registers.copying
-    if plan.consumers == 1:
+    cells = (page_table, k_scale, v_scale)
+    if plan.has_codes:
+        gl.warp_specialize(
+            (
+                (_attend_0, (pointers, buffers, barriers, plan, layouts)),
+                (copy_tiles, (descriptors, sources, buffers, barriers, plan)),
+                (widen_tiles, (cells, buffers, barriers, plan)),
+                (_attend_1, (pointers, buffers, barriers, plan, layouts)),
+                (_attend_2, (pointers, buffers, barriers, plan, layouts)),
+            )[: plan.consumers + 2],
+            workers.warps,
+            workers.registers,
+        )
+    elif plan.consumers == 1:
         gl.warp_specialize(
             [
                 (_attend_0, (pointers, buffers, barriers, plan, layouts)),
                 (copy_tiles, (descriptors, sources, buffers, barriers, plan)),
             ],
-            [1],
-            [COPYING],
+            workers.warps,
+            workers.registers,
         )
     elif plan.consumers == 2:
         gl.warp_specialize(
@@ -212,8 +274,8 @@ def forward_kernel(
                 (_attend_1, (pointers, buffers, barriers, plan, layouts)),
                 (copy_tiles, (descriptors, sources, buffers, barriers, plan)),
             ],
-            [_WARPS, 1],
-            [MULTIPLYING, COPYING],
+            workers.warps,
+            workers.registers,
         )
     else:
         gl.warp_specialize(
@@ -223,8 +285,8 @@ def forward_kernel(
                 (_attend_2, (pointers, buffers, barriers, plan, layouts)),
                 (copy_tiles, (descriptors, sources, buffers, barriers, plan)),
             ],
-            [_WARPS, _WARPS, 1],
-            [MULTIPLYING, MULTIPLYING, COPYING],
+            workers.warps,
+            workers.registers,
         )
 
 

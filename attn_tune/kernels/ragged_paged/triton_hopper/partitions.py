@@ -13,9 +13,12 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from attn_tune.kernels.lang.gluon.device import next_place
 from attn_tune.kernels.lang.gluon.names import start_copy
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, WARPS
+from attn_tune.kernels.ragged_paged.triton_hopper.queries import halve_queries, row_layout
 from attn_tune.kernels.ragged_paged.triton_hopper.steps import (
+    Rows,
     begin,
     load_rows,
+    load_scale,
     multiply_values,
     new_state,
     rows_of,
@@ -44,21 +47,30 @@ class Buffers(NamedTuple):
     Attributes:
       q: queries, ``[q_slots * consumers * q_stride, 64, block_h]``: a slot has one and may have more room.
       q_copies: what one copy writes of them, ``[... * k_panels, queries, group, k_panel]``.
+      half_q: the queries in float16, where the plan ``has_factors``; else None.
       out: the output of a tile in the slot of its queries, ``[q_slots * consumers * out_stride, 64, block_v]``.
       k, v: keys and values, ``[stages, block_k, block_h]`` and ``[stages, block_k, block_v]``.
-      k_copies, v_copies: what one copy writes of them, ``[stages * panels * chunks, chunk, 1, panel]``.
-      v_panels: ``[stages * v_panels, block_k, v_panel]``.
+      k_copies, v_copies: what one copy writes of them or of their codes, ``[... * panels * chunks, chunk, 1, panel]``.
+      k_panels, v_panels: keys and values again, ``[stages * panels, block_k, panel]``.
+      k_codes, v_codes: the codes of one tile in the same panels, ``[panels, block_k, panel]``; None without codes.
+      k_scales, v_scales: scales of codes: of tokens ``[stages, block_k]``, else the arrays; None without.
       info: the published ``TileInfo`` of two tiles, one number each.
     """
 
     q: gl.shared_memory_descriptor
     q_copies: gl.shared_memory_descriptor
+    half_q: gl.shared_memory_descriptor | None
     out: gl.shared_memory_descriptor
     k: gl.shared_memory_descriptor
     v: gl.shared_memory_descriptor
     k_copies: gl.shared_memory_descriptor
     v_copies: gl.shared_memory_descriptor
+    k_panels: gl.shared_memory_descriptor
     v_panels: gl.shared_memory_descriptor
+    k_codes: gl.shared_memory_descriptor | None
+    v_codes: gl.shared_memory_descriptor | None
+    k_scales: gl.shared_memory_descriptor | gl.tensor | None
+    v_scales: gl.shared_memory_descriptor | gl.tensor | None
     info: gl.shared_memory_descriptor
 
 
@@ -66,6 +78,7 @@ class Barriers(NamedTuple):
     """One barrier a slot: ``full`` when its copies have come, ``empty`` when all who read it are done.
 
     ``turn`` has one for each group of warps that multiply: the other one's products of this step are under way.
+    Without codes there are no barriers of theirs.
     """
 
     q_full: gl.shared_memory_descriptor
@@ -77,6 +90,10 @@ class Barriers(NamedTuple):
     turn: gl.shared_memory_descriptor
     tile_full: gl.shared_memory_descriptor
     tile_empty: gl.shared_memory_descriptor
+    k_codes_full: gl.shared_memory_descriptor | None
+    k_codes_empty: gl.shared_memory_descriptor | None
+    v_codes_full: gl.shared_memory_descriptor | None
+    v_codes_empty: gl.shared_memory_descriptor | None
 
 
 @gluon.jit
@@ -150,13 +167,19 @@ def _load_kv_tile(k_desc, v_desc, page_table, info, block, count, buffers, barri
         rows += (_row_of_cache(page_table, info, block * plan.block_k + i * plan.chunk, plan),)
     head = info.head * plan.head_step
     slot, phase = slot_of(count, plan)
-    mbarrier.wait(barriers.k_empty.index(slot), phase ^ 1)
-    mbarrier.expect(barriers.k_full.index(slot), 2 * plan.block_k * plan.block_h)
-    _start_copies(k_desc, rows, head, slot, barriers.k_full, buffers.k_copies, plan.k_panels, plan.k_panel, plan)
-    mbarrier.wait(barriers.v_empty.index(slot), phase ^ 1)
-    mbarrier.expect(barriers.v_full.index(slot), 2 * plan.block_k * plan.block_v)
+    k_empty, k_full, v_empty, v_full = barriers.k_empty, barriers.k_full, barriers.v_empty, barriers.v_full
+    if plan.has_codes:
+        # One slot of each, which is free again when its codes were widened.
+        slot, phase = 0, count & 1
+        k_empty, k_full = barriers.k_codes_empty, barriers.k_codes_full
+        v_empty, v_full = barriers.v_codes_empty, barriers.v_codes_full
+    mbarrier.wait(k_empty.index(slot), phase ^ 1)
+    mbarrier.expect(k_full.index(slot), plan.cell_bytes * plan.block_k * plan.block_h)
+    _start_copies(k_desc, rows, head, slot, k_full, buffers.k_copies, plan.k_panels, plan.k_panel, plan)
+    mbarrier.wait(v_empty.index(slot), phase ^ 1)
+    mbarrier.expect(v_full.index(slot), plan.cell_bytes * plan.block_k * plan.block_v)
     head += plan.v_head
-    _start_copies(v_desc, rows, head, slot, barriers.v_full, buffers.v_copies, plan.v_panels, plan.v_panel, plan)
+    _start_copies(v_desc, rows, head, slot, v_full, buffers.v_copies, plan.v_panels, plan.v_panel, plan)
 
 
 @gluon.jit
@@ -201,18 +224,18 @@ def attend(
     if OVERLAP:
         more = info.head >= 0
         rows = load_rows(CONSUMER, info, sinks, plan, layouts)
-        slot = _receive_queries(CONSUMER, turn, more, barriers, plan)
+        slot, rows = _receive_queries(CONSUMER, turn, more, info, rows, buffers, barriers, plan, layouts)
         weights, state = begin(
-            CONSUMER, buffers.q.index(slot * plan.q_stride), count, info, rows, more, buffers, barriers, plan, layouts
+            CONSUMER, _queries_of(slot, buffers, plan), count, info, rows, more, buffers, barriers, plan, layouts
         )
         count += 1
     while info.head >= 0:
         if not OVERLAP:
             rows = load_rows(CONSUMER, info, sinks, plan, layouts)
-            slot = _receive_queries(CONSUMER, turn, True, barriers, plan)
+            slot, rows = _receive_queries(CONSUMER, turn, True, info, rows, buffers, barriers, plan, layouts)
             weights, state = begin(
                 CONSUMER,
-                buffers.q.index(slot * plan.q_stride),
+                _queries_of(slot, buffers, plan),
                 count,
                 info,
                 rows,
@@ -226,7 +249,7 @@ def attend(
         acc = gl.full([_ROWS, plan.block_v], 0.0, gl.float32, layouts.out)
         carried = (acc, weights, state, count)
         carried = walk(
-            CONSUMER, carried, info, buffers.q.index(slot * plan.q_stride), rows, buffers, barriers, plan, layouts
+            CONSUMER, carried, info, _queries_of(slot, buffers, plan), rows, buffers, barriers, plan, layouts
         )
         acc, weights, state, count = carried
         # Not before: a thread has no registers for them while it walks.
@@ -234,14 +257,16 @@ def attend(
         if OVERLAP:
             more = next_info.head >= 0
             next_rows = load_rows(CONSUMER, next_info, sinks, plan, layouts)
-            next_slot = _receive_queries(CONSUMER, turn + 1, more, barriers, plan)
+            next_slot, next_rows = _receive_queries(
+                CONSUMER, turn + 1, more, next_info, next_rows, buffers, barriers, plan, layouts
+            )
             # After the last tile nothing comes: what is left in the slots is multiplied, and the product is not used.
             acc, weights, next_state, _ = step(
                 CONSUMER,
                 (acc, weights, new_state(next_rows, plan, layouts), count),
                 next_info.stop - 1,
                 next_info,
-                buffers.q.index(next_slot * plan.q_stride),
+                _queries_of(next_slot, buffers, plan),
                 next_rows,
                 more,
                 True,
@@ -267,11 +292,23 @@ def attend(
 
 
 @gluon.jit
-def _receive_queries(CONSUMER: gl.constexpr, turn, more, barriers, plan: gl.constexpr):
-    """Waits for the queries of the tile of ``turn`` and returns their slot. Without ``more`` none come."""
+def _receive_queries(
+    CONSUMER: gl.constexpr, turn, more, info, rows, buffers, barriers, plan: gl.constexpr, layouts: gl.constexpr
+):
+    """Waits for the queries of the tile of ``turn``; their slot, and the rows with their factors. Or none come."""
     slot = turn % plan.q_slots * plan.consumers + CONSUMER
     mbarrier.wait(barriers.q_full.index(slot), turn // plan.q_slots & 1, pred=more)
-    return slot
+    if plan.has_factors:
+        factor = halve_queries(slot, load_scale(buffers.k_scales, info, plan), buffers, plan, layouts)
+        rows = Rows(rows.position, rows.sink, rows.whole_begin, rows.whole_stop, factor)
+    return slot, rows
+
+
+@gluon.jit
+def _queries_of(slot, buffers, plan: gl.constexpr):
+    """The queries of a slot as they are multiplied."""
+    tiles = buffers.half_q if plan.has_factors else buffers.q
+    return tiles.index(slot * plan.q_stride)
 
 
 @gluon.jit
@@ -299,10 +336,13 @@ def _store_output(
     query, head, is_row = rows_of(CONSUMER, info, plan, gl.SliceLayout(1, layouts.logits))
     row_lse = gl.where(seen, (maximum + gl.log2(some)) * LN2, float("-inf"))
     gl.store(lse + query * plan.num_q_heads + head, row_lse, mask=is_row)
-    factor = gl.convert_layout(gl.where(seen, 1.0 / some, 0.0), gl.SliceLayout(1, layouts.out))
+    factor = gl.where(seen, 1.0 / some, 0.0)
+    if plan.has_factors:
+        factor *= load_scale(buffers.v_scales, info, plan)
+    factor = gl.convert_layout(factor, gl.SliceLayout(1, layouts.out))
     tile = buffers.out.index(slot * plan.out_stride)
     tile.store((acc * factor[:, None]).to(buffers.q.dtype))
-    WIDE: gl.constexpr = _row_layout(plan)
+    WIDE: gl.constexpr = row_layout(plan.block_v)
     values = tile.load(WIDE)
     fence_async_shared()
     mbarrier.arrive(barriers.q_empty.index(slot))
@@ -313,17 +353,10 @@ def _store_output(
     gl.store(out + rows[:, None] + column[None, :], values, mask=inside)
 
 
-@gluon.constexpr_function
-def _row_layout(plan):
-    """Threads of a warp side by side on rows of the output, 16 bytes each."""
-    lanes = min(32, plan.block_v // 8)
-    return gl.BlockedLayout([1, 8], [32 // lanes, lanes], [_WARPS.value, 1], [1, 0])
-
-
 @gluon.jit
 def _store_others(CONSUMER: gl.constexpr, cu_q_lens, decodes, decoded, decoded_lse, out, lse, plan: gl.constexpr):
     """Copies the rows that another launch decoded, and writes zeros and minus infinity behind the last sequence."""
-    LAYOUT: gl.constexpr = _row_layout(plan)
+    LAYOUT: gl.constexpr = row_layout(plan.block_v)
     copied = count_decoded(decodes)
     behind = gl.load(cu_q_lens + plan.batch)
     rows = (copied + gl.maximum(plan.tokens - behind, 0)) * plan.num_q_heads

@@ -5,7 +5,7 @@ from typing import Any
 
 from attn_tune.kernels.lang.triton.device.static import LOG2E, padded
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, Config
-from attn_tune.ops.fields.cache import axes, sizes_of, steps
+from attn_tune.ops.fields.cache import SAME, axes, sizes_of, steps
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.errors import UnsupportedError
 
@@ -51,6 +51,11 @@ class Plan:
       has_sinks: sinks are given.
       cap_scale: multiplies q.k into a share of the soft cap; None without.
       late_scale: multiplies what comes of that, or q.k, into a base-2 logit.
+      has_codes, cell_bytes: the cache holds codes; bytes of one, or of a number.
+      kv_scale: which parts of the cache have a scale.
+      has_factors: queries and codes are multiplied in float16, and each row of queries has a factor.
+      row_scale: in these; it multiplies q.k into a base-2 logit or, with a soft cap, into the exponent of its tanh.
+      scale_pages, scale_slots, scale_heads: scales of tokens from one page, token of a page, and head to the next.
     """
 
     tokens: int
@@ -94,6 +99,14 @@ class Plan:
     has_sinks: bool
     cap_scale: float | None
     late_scale: float
+    has_codes: bool
+    cell_bytes: int
+    kv_scale: str
+    has_factors: bool
+    row_scale: float
+    scale_pages: int
+    scale_slots: int
+    scale_heads: int
 
 
 def plan_of(problem: Problem, config: Config, operands: Any) -> Plan:
@@ -112,6 +125,8 @@ def plan_of(problem: Problem, config: Config, operands: Any) -> Plan:
     batch, group = o.kv_lens.shape[0], num_q_heads // heads
     v_head_dim = head_dim if o.v is None else o.v.shape[-1]
     step = steps(p.layout, pages, slots, heads, head_dim)
+    # The scales of tokens have the cache's axes, those of an interleaved one keys and values apart.
+    scale_step = steps("nhd" if o.v is None else p.layout, pages, slots, heads, 1)
     # Whether the heads of a token are neighbours.
     beside, kinds = axes(p.layout)[-1] == "head", 2 if o.v is None else 1
     queries = queries_of(group, config)
@@ -146,7 +161,7 @@ def plan_of(problem: Problem, config: Config, operands: Any) -> Plan:
         chunks=config.block_k // chunk,
         stages=config.num_stages,
         consumers=config.consumers,
-        q_slots=q_slots(head_dim, v_head_dim, config),
+        q_slots=q_slots(p, config),
         q_stride=max(block_h, block_v) // block_h,
         out_stride=max(block_h, block_v) // block_v,
         num_programs=min(config.num_programs, most_tiles(tokens, batch, queries) * heads),
@@ -167,6 +182,15 @@ def plan_of(problem: Problem, config: Config, operands: Any) -> Plan:
         has_sinks=o.sinks is not None,
         cap_scale=None if p.soft_cap is None else p.scale / p.soft_cap,
         late_scale=LOG2E * (p.scale if p.soft_cap is None else p.soft_cap),
+        has_codes=p.kv_dtype != SAME,
+        cell_bytes=2 if p.kv_dtype == SAME else 1,
+        kv_scale=p.kv_scale,
+        # Weights times scales of tokens need the range of bfloat16.
+        has_factors=p.kv_dtype != SAME and p.kv_scale != "token",
+        row_scale=LOG2E * p.scale * (1 if p.soft_cap is None else 2 / p.soft_cap),
+        scale_pages=scale_step.page,
+        scale_slots=scale_step.slot,
+        scale_heads=scale_step.head,
     )
 
 
@@ -185,26 +209,31 @@ def chunk_of(page_size: int, block_k: int) -> int:
     return min(page_size & -page_size or block_k, block_k)
 
 
-def shared_bytes(head_dim: int, v_head_dim: int, config: Config) -> int:
-    """Shared memory of one block: queries, and in each stage keys and values."""
-    more = q_slots(head_dim, v_head_dim, config) - 1
-    return _needed(head_dim, v_head_dim, config) + more * _rows_bytes(head_dim, v_head_dim, config)
+def shared_bytes(problem: Problem, config: Config) -> int:
+    """Shared memory of one block: queries, in each stage keys and values, and one tile of their codes."""
+    return _needed(problem, config) + (q_slots(problem, config) - 1) * _rows_bytes(problem, config)
 
 
-def q_slots(head_dim: int, v_head_dim: int, config: Config) -> int:
+def q_slots(problem: Problem, config: Config) -> int:
     """Tiles of queries in shared memory: the next one's come early where there is room."""
-    needed = _needed(head_dim, v_head_dim, config) + _rows_bytes(head_dim, v_head_dim, config)
+    needed = _needed(problem, config) + _rows_bytes(problem, config)
     return 1 + (needed <= _SHARED_BYTES)
 
 
-def _needed(head_dim: int, v_head_dim: int, config: Config) -> int:
-    keys_and_values = 2 * config.block_k * (padded(head_dim) + padded(v_head_dim))
-    return _rows_bytes(head_dim, v_head_dim, config) + config.num_stages * keys_and_values + _SET_ASIDE
+def _needed(problem: Problem, config: Config) -> int:
+    columns = padded(problem.head_dim) + padded(problem.v_head_dim)
+    # Bytes of a key and its value in every stage: two factors beside them where tokens have some.
+    staged = 2 * columns + (8 if problem.kv_scale == "token" else 0)
+    codes = 0 if problem.kv_dtype == SAME else columns
+    tiles = config.block_k * (config.num_stages * staged + codes)
+    # Three groups pass factors of rows from thread to thread at once.
+    passed = 256 if codes and config.consumers > 2 else 0
+    return _rows_bytes(problem, config) + tiles + _SET_ASIDE + passed
 
 
-def _rows_bytes(head_dim: int, v_head_dim: int, config: Config) -> int:
+def _rows_bytes(problem: Problem, config: Config) -> int:
     """One tile of query rows in 16 bits, wide enough for their output too."""
-    return 2 * config.block_q * max(padded(head_dim), padded(v_head_dim))
+    return 2 * config.block_q * max(padded(problem.head_dim), padded(problem.v_head_dim))
 
 
 def group_rows(group_size: int) -> int:

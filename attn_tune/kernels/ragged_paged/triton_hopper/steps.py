@@ -36,12 +36,14 @@ class Rows(NamedTuple):
       position: of each row's query within its sequence, [64].
       sink: the sink of each row in base 2, [64]; the positions where there are none.
       whole_begin, whole_stop: the tiles of keys of which every row sees every key.
+      factor: what multiplies each row of q.k, where the plan ``has_factors``, [64]; else the positions.
     """
 
     position: gl.tensor
     sink: gl.tensor
     whole_begin: gl.tensor
     whole_stop: gl.tensor
+    factor: gl.tensor
 
 
 @gluon.jit
@@ -72,7 +74,7 @@ def load_rows(CONSUMER: gl.constexpr, info, sinks, plan: gl.constexpr, layouts: 
     sink = position
     if plan.has_sinks:
         sink = gl.load(sinks + head, mask=is_row, other=float("-inf")) * LOG2E
-    return Rows(position, sink, whole_begin, gl.maximum(first_position + 1, 0) // plan.block_k)
+    return Rows(position, sink, whole_begin, gl.maximum(first_position + 1, 0) // plan.block_k, position)
 
 
 @gluon.jit
@@ -114,17 +116,24 @@ def _softmax(product, state, rows, block, plan: gl.constexpr, layouts: gl.conste
     x = product
     if plan.cap_scale is not None:
         # tanh by exp2, with exact limits at both ends: tanh.approx has 11 bits only.
-        x = 1.0 - 2.0 * approximate("rcp.approx.ftz.f32", 1.0 + gl.exp2(x * (2.0 * LOG2E * plan.cap_scale)))
+        scale = rows.factor[:, None] if plan.has_factors else 2.0 * LOG2E * plan.cap_scale
+        x = 1.0 - 2.0 * approximate("rcp.approx.ftz.f32", 1.0 + gl.exp2(x * scale))
     if (block < rows.whole_begin) | (block >= rows.whole_stop):
         column = block * plan.block_k + gl.arange(0, plan.block_k, gl.SliceLayout(0, layouts.logits))
         x = gl.where(column[None, :] <= rows.position[:, None], x, float("-inf"))
         if plan.left is not None:
             lowest = rows.position - plan.left
             x = gl.where(column[None, :] >= lowest[:, None], x, float("-inf"))
-    new_maximum = gl.maximum(maximum, gl.max(x, 1) * plan.late_scale)
+    if plan.has_factors and plan.cap_scale is None:
+        late_scale = rows.factor
+        late_scales = rows.factor[:, None]
+    else:
+        late_scale: gl.constexpr = plan.late_scale
+        late_scales: gl.constexpr = plan.late_scale
+    new_maximum = gl.maximum(maximum, gl.max(x, 1) * late_scale)
     # A row may have seen nothing yet.
     shift = gl.where(new_maximum == float("-inf"), 0.0, new_maximum)
-    weights = gl.exp2(x * plan.late_scale - shift[:, None])
+    weights = gl.exp2(x * late_scales - shift[:, None])
     correction = gl.exp2(maximum - shift)
     parts = sum_in_threads(weights)
     factor = gl.convert_layout(correction, gl.SliceLayout(1, parts.type.layout))
@@ -152,10 +161,10 @@ def begin(
     product = _multiply_keys(q_tile, slot, buffers, plan, layouts)
     _pass_turn(CONSUMER, barriers, plan)
     product = warpgroup_mma_wait(0, deps=[product])
+    product = _scale_product(product, slot, buffers, plan, layouts)
     mbarrier.arrive(barriers.k_empty.index(slot))
     weights, state, _ = _softmax(product, new_state(rows, plan, layouts), rows, block, plan, layouts)
-    weights = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
-    _receive_values(slot, phase, block, info, more, True, buffers, barriers, plan)
+    weights = _finish_weights(weights, slot, phase, block, info, more, True, buffers, barriers, plan, layouts)
     return weights, state
 
 
@@ -206,15 +215,61 @@ def step(
     acc = multiply_values(weights, last_slot, acc, buffers)
     _pass_turn(CONSUMER, barriers, plan)
     product = warpgroup_mma_wait(1, deps=[product])
+    product = _scale_product(product, slot, buffers, plan, layouts)
     mbarrier.arrive(barriers.k_empty.index(slot))
     weights, state, correction = _softmax(product, state, rows, block, plan, layouts)
-    weights = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
-    # These values are wanted by the next step. They are waited for here because no instruction is moved over a loop:
+    # The values are wanted by the next step. They are waited for here because no instruction is moved over a loop:
     # without one ptxas has the exponentials come after the product that they can run beside.
-    _receive_values(slot, phase, block, info, more, DIRTY, buffers, barriers, plan)
+    weights = _finish_weights(weights, slot, phase, block, info, more, DIRTY, buffers, barriers, plan, layouts)
     acc = warpgroup_mma_wait(0, deps=[acc])
     mbarrier.arrive(barriers.v_empty.index(last_slot))
     return acc, weights, state, correction
+
+
+@gluon.jit
+def _scale_product(product, slot, buffers, plan: gl.constexpr, layouts: gl.constexpr):
+    """Multiplies q.k of one tile with the scales of tokens, if they have some."""
+    if plan.kv_scale == "token":
+        scales = buffers.k_scales.index(slot).load(gl.SliceLayout(0, layouts.logits))
+        product = product * scales[None, :]
+    return product
+
+
+@gluon.jit
+def load_scale(scales, info, plan: gl.constexpr):
+    """The scale of all codes of a tile, where they have one of the cache or of its head, or none."""
+    scale = 1.0
+    if plan.kv_scale == "tensor":
+        scale = gl.load(scales)
+    if plan.kv_scale == "head":
+        scale = gl.load(scales + gl.maximum(info.head, 0))
+    return scale
+
+
+@gluon.jit
+def _finish_weights(
+    weights,
+    slot,
+    phase,
+    block,
+    info,
+    more,
+    DIRTY: gl.constexpr,
+    buffers,
+    barriers,
+    plan: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """Waits for the values of tile ``block``; the weights as they go into the product with these."""
+    if plan.kv_scale == "token":
+        # The scales come with the values.
+        _receive_values(slot, phase, block, info, more, DIRTY, buffers, barriers, plan)
+        scales = buffers.v_scales.index(slot).load(gl.SliceLayout(0, layouts.logits))
+        weights = gl.convert_layout((weights * scales[None, :]).to(buffers.k.dtype), layouts.weights)
+    else:
+        weights = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
+        _receive_values(slot, phase, block, info, more, DIRTY, buffers, barriers, plan)
+    return weights
 
 
 @gluon.jit
@@ -222,10 +277,10 @@ def _receive_values(slot, phase, block, info, more, DIRTY: gl.constexpr, buffers
     """Waits for the values of tile ``block``, and sets to zero those that no query of the sequence sees.
 
     A weight of zero does not hide what is not a number. All groups do it, each before its own product: they write the
-    same bits.
+    same bits. Of codes they are zero since they were widened.
     """
     mbarrier.wait(barriers.v_full.index(slot), phase, pred=more)
-    if DIRTY:
+    if DIRTY and not plan.has_codes:
         first = block * plan.block_k
         if more & ((first < info.lowest) | (first + plan.block_k > info.length)):
             layout: gl.constexpr = gl.BlockedLayout(
