@@ -9,8 +9,8 @@ without a launch of its own for sequences that decode, the tile that vLLM's unif
 launch), our forward over contiguous arrays of the same lengths, and cuDNN's through ``jax.nn.dot_product_attention``;
 where ``flash_attn3_jax`` is installed and sequences are alike, FlashAttention-3 over the same pages. Where
 queries are codes, ``triton_8bit`` with three tiles stands beside ``triton`` and the kernel for Hopper with the same
-queries in 16 bits, and the latter with the cache in 16 bits too. A row says microseconds and the worst error as a multiple of what is
-allowed. A GPU is needed.
+queries in 16 bits, and the latter with the cache in 16 bits too. A row says microseconds and the worst error as a
+multiple of what is allowed. A GPU is needed.
 """
 
 import dataclasses

@@ -18,6 +18,7 @@ from attn_tune.ops.block_sparse_attention.problem import DEFAULT_BLOCK, NAME, WO
 from attn_tune.ops.fields.arguments import as_mask, check_array, check_qkv, lengths_of
 from attn_tune.ops.fields.cache_arguments import check_expected
 from attn_tune.ops.fields.heads import expand_heads
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.fields.padding import zero_beyond
 from attn_tune.ops.flash_attention.normalise import normalise
 from attn_tune.ops.flash_attention.operands import Residuals
@@ -205,9 +206,10 @@ def block_sparse_attention(
 
 def _block_sizes(block_size: Any) -> tuple[int, int]:
     sizes = tuple(block_size) if isinstance(block_size, tuple | list) else (block_size, block_size)
-    if len(sizes) != 2 or not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+    whole = tuple(size for size in map(as_integer, sizes) if size is not None)
+    if len(sizes) != 2 or len(whole) != 2:
         raise UsageError(f"block_size must be an integer or a pair (bq, bk), got {shown(block_size)}")
-    return sizes
+    return whole
 
 
 def _blocks(problem: Problem, block_mask: Any) -> Bool[Array, "_b _n R C"]:

@@ -1,6 +1,8 @@
-"""List the grids, or the points of one, of a model or of misses.
+"""List the grids, or the points of some, of a model or of misses.
 
 Example: attn-tune grids gemma3-27b --lengths prefill
+
+Example: attn-tune grids --grid gemma3-27b --grid llama3-8b --point "*/4x4k"
 """
 
 from pathlib import Path
@@ -15,8 +17,10 @@ from attn_tune.schema.words import counted
 @options.grouped
 def command(
     sources: Sources,
-    grid: str | None = options.argument("GRID", "A grid whose points are listed.", None),
+    first: str | None = options.argument("GRID", "A grid whose points are listed; as with --grid.", None),
+    grid: options.Grids = None,
     lengths: options.Lengths = None,
+    point: options.Points = None,
     workload: options.Workloads = None,
     out: Path | None = options.option(None, "--out -o", "FILE", "Write the points as a grid file (.toml)."),
     overwrite: options.Overwrite = False,
@@ -26,12 +30,13 @@ def command(
 
     from attn_tune.tuner.plan.grid import Grid, grid_names, load_grid
 
-    if grid is None and not sources.is_given:
+    grids = [*([] if first is None else [first]), *(grid or ())]
+    if not grids and not sources.is_given:
         if out is not None:
             raise UsageError("--out needs a grid, --from-fn, --from-hlo or --from-misses")
-        if lengths or workload:
-            name = "--lengths" if lengths else "--workload"
-            raise UsageError(f"{name} needs a grid, --from-fn, --from-hlo or --from-misses")
+        for name, given in (("--lengths", lengths), ("--point", point), ("--workload", workload)):
+            if given:
+                raise UsageError(f"{name} needs a grid, --from-fn, --from-hlo or --from-misses")
         loaded = [load_grid(name, lengths=("all",)) for name in grid_names()]
         run = {name: len(load_grid(name).points) for name in grid_names()}
         rows = [
@@ -47,7 +52,7 @@ def command(
         frame = pd.DataFrame(rows).drop(columns=[] if json else ["source"])
         output.emit_formatted(frame, options.table_or_json(json), key="grids")
         return
-    points = Cases(grid=[grid] if grid else [], lengths=lengths, workload=workload).points(sources)
+    points = Cases(grid=grids, lengths=lengths, point=point, workload=workload).points(sources)
     if out is not None:
         from attn_tune.tuner.plan.grid_file import write_grid
 

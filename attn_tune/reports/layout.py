@@ -2,8 +2,8 @@
 
 No number is cut or folded, at any width. Columns give way in this order: kernels of one op lose its name, which the
 title then says; headers fold; columns of words fold down to ``ROOMY`` characters; lesser columns are left out, in the
-order of ``LESSER``; columns of words fold down to ``TIGHT`` characters, and single names lose their beginning. What
-still does not fit becomes one record a block.
+order of ``LESSER``; columns of words fold down to ``TIGHT`` characters, and single names lose their beginning, but for
+columns that stay whole. What still does not fit becomes one record a block.
 """
 
 import re
@@ -38,6 +38,7 @@ class Column:
       cells: its words.
       numeric: whether it holds numbers, which stay on one line.
       width: the characters that it has; 0 is as many as it needs.
+      whole: whether no cell may be cut: it folds at its spaces, on as many lines as it takes.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Column:
     cells: tuple[str, ...]
     numeric: bool
     width: int = 0
+    whole: bool = False
 
     @property
     def natural(self) -> int:
@@ -72,6 +74,8 @@ class Column:
         if self.numeric:
             return self._rigid
         longest = max((text_width(word) for cell in self.cells for word in cell.split()), default=0)
+        if self.whole:
+            words, name = max(longest, words), longest
         room = max(min(longest, name), words) if self.has_words else name
         return max(self._rigid, min(max(map(text_width, self.cells), default=0), room))
 
@@ -82,7 +86,7 @@ class Column:
         if " " not in cell:
             return [shortened(cell, self.width)]
         lines = list(folded(cell, self.width, cut=shortened))
-        if len(lines) > MOST_LINES:
+        if len(lines) > MOST_LINES and not self.whole:
             last = lines[MOST_LINES - 1]
             while " " in last and text_width(last) + 2 > self.width:
                 last = last.rpartition(" ")[0]

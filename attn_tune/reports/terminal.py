@@ -1,6 +1,6 @@
 """A DataFrame for people: a table that fits a width, or one record a block, and a line that says what is not shown."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,15 @@ _SHARED = ("device", "target", "pack", "version", "environment")
 
 
 def to_text(
-    frame: pd.DataFrame, *, title: str | None = None, width: int | None = None, notes: Mapping[str, str] = {}
+    frame: pd.DataFrame,
+    *,
+    title: str | None = None,
+    width: int | None = None,
+    notes: Mapping[str, str] = {},
+    whole: Collection[str] = (),
 ) -> str:
     """The table as plain text, without colour, in lines of at most ``width`` characters; None is as wide as needed."""
-    return as_text(renderables(frame, title=title, width=width, notes=notes), width)
+    return as_text(renderables(frame, title=title, width=width, notes=notes, whole=whole), width)
 
 
 def as_text(parts: "Iterable[RenderableType]", width: int | None) -> str:
@@ -43,15 +48,17 @@ def renderables(
     title: str | None = None,
     width: int | None = None,
     notes: Mapping[str, str] = {},
+    whole: Collection[str] = (),
 ) -> "Iterator[RenderableType]":
     """The parts that rich prints, from top to bottom, without columns that hold nothing.
 
-    ``notes`` explain columns, by name, also those that do not fit. They come last.
+    ``notes`` explain columns, by name, also those that do not fit. They come last. Of the columns ``whole`` no cell is
+    cut.
     """
     if not frame.empty:
         frame = frame.loc[:, ((frame != "") & frame.notna()).any()]
     frame, title = _with_title(frame, title)
-    columns = tables.columns(frame)
+    columns = [replace(one, whole=one.name in whole) for one in tables.columns(frame)]
     if width is not None and not layout.fits(columns, width):
         columns, title = _without_op(columns, title)
     yield from of_columns(columns, title=title, width=width, notes=notes)

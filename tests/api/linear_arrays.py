@@ -2,8 +2,8 @@
 
 import importlib
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 
 import attn_tune
 from tests.ops.recurrent.recurrence_numpy import recurrence
@@ -26,19 +26,24 @@ def call(kind):
 
 def arrays(kind, length=T, batch=B, seed=0, dtype=jnp.float32):
     op, gate = KINDS[kind]
-    keys = jax.random.split(jax.random.key(seed), 6)
-    q, k = (jax.random.normal(key, (batch, length, K, H)) for key in keys[:2])
+    # By numpy: of jax every shape would be a program to compile, which takes longer than many of the tests.
+    draws = [np.random.default_rng((seed, number)) for number in range(6)]
+
+    def normal(number, *shape):
+        return draws[number].standard_normal(shape, np.float32)
+
+    q, k = (normal(number, batch, length, K, H) for number in range(2))
     gates = {"constant": (N,), "head": (batch, length, N), "channel": (batch, length, N, H)}
     found = {
-        "q": (q / jnp.linalg.norm(q, axis=-1, keepdims=True)).astype(dtype),
-        "k": (k / jnp.linalg.norm(k, axis=-1, keepdims=True)).astype(dtype),
-        "v": jax.random.normal(keys[2], (batch, length, N, V)).astype(dtype),
-        "initial_state": jax.random.normal(keys[5], (batch, N, H, V)),
+        "q": jnp.asarray(q / np.linalg.norm(q, axis=-1, keepdims=True), dtype),
+        "k": jnp.asarray(k / np.linalg.norm(k, axis=-1, keepdims=True), dtype),
+        "v": jnp.asarray(normal(2, batch, length, N, V), dtype),
+        "initial_state": jnp.asarray(normal(5, batch, N, H, V)),
     }
     if gate != "none":
-        found["g"] = -jax.nn.softplus(jax.random.normal(keys[3], gates[gate]) - 1)
+        found["g"] = jnp.asarray(-np.logaddexp(0, normal(3, *gates[gate]) - 1))
     if op in ("gated_delta_rule", "kda"):
-        found["beta"] = jax.nn.sigmoid(jax.random.normal(keys[4], (batch, length, N)))
+        found["beta"] = jnp.asarray(1 / (1 + np.exp(-normal(4, batch, length, N))))
     return found
 
 

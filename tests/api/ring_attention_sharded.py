@@ -160,21 +160,21 @@ def transfers(layout, **arguments):
     return found
 
 
-def swapped(layout, **mask):
-    """Outputs and gradients of a ring over two axes in another order than the mesh's, beside one device."""
+def swapped(layout, strategy="ring", heads=(N, K, K), sinks=None, **mask):
+    """Outputs and gradients over two axes in another order than the mesh's, beside those of one device."""
     mesh, tokens = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2), P(None, ("y", "x"))
-    arguments = {"axis_name": ("y", "x"), "layout": layout, "strategy": "ring", **mask}
-    ring = functools.partial(attn_tune.ring_attention, **arguments)
+    arguments = {"axis_name": ("y", "x"), "layout": layout, "strategy": strategy, **mask}
+    ring = functools.partial(attn_tune.ring_attention, softmax_aux=sinks, **arguments)
     attend = jax.shard_map(ring, mesh=mesh, in_specs=(tokens,) * 3, out_specs=tokens)
 
     def results(call, *arrays):
         out, pull = jax.vjp(call, *arrays)
         return out, pull(jnp.cos(out))
 
-    arrays = draw(*((1, T, heads, H) for heads in (N, K, K)))
+    arrays = draw(*((1, T, number, H) for number in heads))
     got = jax.jit(functools.partial(results, attend))(*(from_natural(x, 1, 8, Layout(layout)) for x in arrays))
     got = jax.tree.map(lambda x: to_natural(x, 1, 8, Layout(layout)), got)
-    return difference(got, results(functools.partial(attn_tune.flash_attention, **mask), *arrays))
+    return difference(got, results(functools.partial(attn_tune.flash_attention, softmax_aux=sinks, **mask), *arrays))
 
 
 def decoded():
@@ -212,6 +212,9 @@ def main():
         swapped("zigzag", causal=True),
         swapped("striped", causal=True),
         swapped("zigzag", causal=True, sliding_window=9),
+        # Each device has one head, and of the sinks that of its own.
+        swapped("zigzag", "ulysses", (8, 8, 8), jnp.linspace(-1, 2, 8), causal=True),
+        swapped("striped", "all_gather", causal=True),
     )
     found["decoded"] = decoded()
     print(json.dumps(found))

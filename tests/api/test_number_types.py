@@ -6,9 +6,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import attn_tune
 from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.masks.mask_info import MaskInfo
+from attn_tune.schema.errors import UsageError
 from tests.chosen import chosen
 
 B, T, S, N, K, H = 1, 4, 6, 2, 1, 4
@@ -103,3 +106,62 @@ def test_numpy_arrays_of_16_bits_without_normalising():
     got, want = both(*arrays)
     assert got.dtype == jnp.bfloat16
     np.testing.assert_array_equal(got, want)
+
+
+# Calls of zeros by the integer that decides their program, with the one that Python would write.
+SIXTEEN, BLOCKS, ROWS = np.zeros((1, 32, 2, 16), np.float32), np.zeros((1, 32, 2, 2), np.int32), np.zeros((1, 32, 16))
+PAGES, LENGTHS = np.zeros((2, 16, 1, 16), np.float32), np.array([5], np.int32)
+DECIDED = {
+    "topk": (4, lambda n: attn_tune.indexer_topk(SIXTEEN, ROWS.astype(np.float32), SIXTEEN[..., 0], topk=n)),
+    "block_size": (16, lambda n: attn_tune.native_sparse_attention(*[SIXTEEN] * 3, BLOCKS, block_size=n)),
+    "window_size": (
+        8,
+        lambda n: attn_tune.native_sparse_attention(
+            *[SIXTEEN] * 3, BLOCKS, block_size=16, g_swa=SIXTEEN[..., 0], window_size=n
+        ),
+    ),
+    "block_size of means": (16, lambda n: attn_tune.mean_pooling(SIXTEEN, block_size=n)),
+    "kv_len": (32, lambda n: attn_tune.select_blocks(SIXTEEN, SIXTEEN[:, :2], num_selected=1, block_size=16, kv_len=n)),
+    "num_selected": (1, lambda n: attn_tune.select_blocks(SIXTEEN, SIXTEEN[:, :2], num_selected=n, block_size=16)),
+    "num_near": (
+        1,
+        lambda n: attn_tune.select_blocks(SIXTEEN, SIXTEEN[:, :2], num_selected=2, num_near=n, block_size=16),
+    ),
+    "block_size of a mask": (
+        16,
+        lambda n: attn_tune.block_sparse_attention(*[SIXTEEN] * 3, np.ones((2, 2), bool), block_size=n),
+    ),
+    "block_size of two": (
+        16,
+        lambda n: attn_tune.block_sparse_attention(*[SIXTEEN] * 3, np.ones((2, 2), bool), block_size=(n, n)),
+    ),
+    "n": (2, lambda n: attn_tune.zigzag_shard(SIXTEEN, 1, n)),
+    "axis": (1, lambda n: attn_tune.striped_shard(SIXTEEN, n, 2)),
+    "max_kv_len": (8, lambda n: paged(max_kv_len=n)),
+    "sliding_window": (8, lambda n: paged(sliding_window=n)),
+}
+
+
+def paged(**given):
+    return attn_tune.paged_decode(SIXTEEN[:, 0, :1], PAGES, PAGES, LENGTHS, np.array([[0, 1]], np.int32), **given)
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_an_integer_of_numpy_decides_the_program_that_pythons_does(name):
+    number, call = DECIDED[name]
+    want = str(jax.make_jaxpr(lambda: call(number))())
+    for kind in (np.int64, np.int32, np.uint8, np.array):
+        assert str(jax.make_jaxpr(lambda kind=kind: call(kind(number)))()) == want
+
+
+@pytest.mark.parametrize("name", DECIDED)
+@pytest.mark.parametrize("wrong", [True, np.True_, 4.0, "4"], ids=repr)
+def test_what_is_no_integer_is_refused_by_name(name, wrong):
+    with pytest.raises(UsageError, match=name.split()[0]):
+        DECIDED[name][1](wrong)
+
+
+def test_traced_integers_bools_and_fractions_are_no_integers():
+    assert [as_integer(x) for x in (3, np.uint8(3), jnp.int32(3), np.array(3))] == [3] * 4
+    assert [as_integer(x) for x in (None, True, np.False_, 3.0, np.float64(3), "3", np.array([3]))] == [None] * 7
+    jax.jit(lambda x: x if as_integer(x) is None else pytest.fail("a traced number decides a program"))(3)

@@ -61,7 +61,7 @@ def test_hops_beyond_a_window_are_left_out_of_a_ring(results):
 
 
 @pytest.mark.slow
-def test_a_ring_over_axes_in_another_order_than_the_mesh_is_right(results):
+def test_every_strategy_over_axes_in_another_order_than_the_meshs_is_right(results):
     assert results["swapped"] < 5e-6
 
 

@@ -117,12 +117,31 @@ def test_names_of_a_file_of_ones_own_work_in_every_command(lab, own, tmp_path):
         assert (missing.exit_code, "mine.prompt" in missing.stderr) == (2, True)
 
 
+def test_grids_lists_points_of_several_grids_by_name(own):
+    def points(*words):
+        result = run("grids", *words, "--json")
+        assert result.exit_code == 0, result.stderr
+        return [row["point"] for row in json.loads(result.stdout)["points"]]
+
+    assert points("--grid", "gemma3-27b") == points("-g", "gemma3-27b") == points("gemma3-27b")
+    both = points("gemma3-27b", "--grid", own)
+    assert both == points("--grid", "gemma3-27b", "--grid", own) == [*points("gemma3-27b"), "mine.prompt"]
+    # A filter is a part of the name, or a pattern of all of it.
+    assert points("gemma3-27b", "-g", own, "--point", "prom") == ["mine.prompt"]
+    local = points("gemma3-27b", "-g", own, "--point", "*.local/4x4k", "--point", "mine*")
+    assert local == ["gemma3-27b.local/4x4k", "mine.prompt"]
+    assert run("grids", "-g", "gemma*").exit_code == run("plan", "-g", "gemma*").exit_code == 2
+    assert run("grids", "gemma3-27b", "--point", "local/4x").exit_code == 0
+    assert run("grids", "gemma3-27b", "--point", "nothing").exit_code == 2
+
+
 GRIDLESS = ("plan", "sweep", "override freeze job.json")
 REFUSED = [
     ["validate", "--point", "llama3"],
     ["validate", "--lengths", "4k"],
     ["validate", "--grid", "cpu-smoke", "--feature", "sinks"],
     ["grids", "--lengths", "4k"],
+    ["grids", "--point", "4k"],
     ["override", "add", "use", "flash_attention/xla", "--grid", "cpu-smoke"],
     *([*name.split(), "--point", "x"] for name in GRIDLESS),
     *([*name.split(), "--lengths", "4k"] for name in GRIDLESS),

@@ -161,13 +161,17 @@ def test_diff_shows_a_row_whose_bits_were_seen_to_differ(tmp_path):
     assert "0 added, 0 removed, 1 changed" in result.stdout
 
 
-def test_coverage_reaches_what_was_exported_and_lists_what_is_dead(pack, tmp_path):
+def test_coverage_reaches_what_was_exported_and_lists_what_is_dead(pack, tmp_path, monkeypatch):
     assert "2 reached, 0 dead" in run("pack", "coverage", pack).stdout
     dead = write_folder(tmp_path / "dead", pack_files([row(sig(1024))]))
     result = run("pack", "coverage", dead, "--json")
     assert result.exit_code == 1
     [found] = json.loads(result.stdout)["rows"]
     assert "unknown op 'toy'" in found["reason"]
+    monkeypatch.setenv("COLUMNS", "60")
+    text = run("pack", "coverage", dead).stdout
+    assert found["reason"] in " ".join(text.split())
+    assert "…" not in text
 
 
 def test_export_selects_by_grid_and_rule_and_builds_a_wheel(lab, tmp_path):

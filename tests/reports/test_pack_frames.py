@@ -59,6 +59,24 @@ def test_tables_of_packs_keep_numbers_whole_at_any_width(width):
         assert whole == known or width >= 50
 
 
+@pytest.mark.parametrize("width", [100, 80, 60, 50, 30])
+def test_names_and_reasons_of_rows_that_do_not_answer_are_never_cut(width):
+    names = {text: f"a-model-of-a-long-name.h128-causal/{index}x16k" for index, text in enumerate(NAMES)}
+    reason = "neither a package_of_a_long_name nor lib.so.9 was found here, and what it needs is older than that"
+    rows = [
+        {"reach": "dead", "kernel": "toy/kernel_of_a_long_name", "direction": "fwd", "device": "gpu", "reason": reason}
+        | {"signature": text}
+        for text in NAMES
+    ]
+    text = to_text(uncovered(rows, names), width=width, whole=("kernel", "points", "reason"))
+    assert "…" not in text
+    assert "not shown" not in text
+    assert max(map(len, text.splitlines())) <= width
+    # A terminal narrower than a name breaks it over lines, in which nothing is left out either.
+    whole = text if width > 50 else re.sub(r"\s", "", text)
+    assert all(name in whole for name in (*list(names.values())[:3], "kernel_of_a_long_name"))
+
+
 def test_rows_that_do_not_answer_are_one_for_each_reason():
     rows = [
         {

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from attn_tune.ops.fields.arguments import check_array
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 
@@ -136,11 +137,12 @@ def from_natural(x: Array, axis: int, n: int, layout: Layout) -> Array:
 
 def _reordered(x: Array, axis: int, n: int, layout: Layout, *, back: bool) -> Array:
     x = check_array("x", x)
-    if type(n) is not int or n < 1:
+    devices, place = as_integer(n), as_integer(axis)
+    if devices is None or devices < 1:
         raise UsageError(f"n must be a number of devices, 1 or more, got {shown(n)}")
-    if type(axis) is not int or not -x.ndim <= axis < x.ndim:
+    if place is None or not -x.ndim <= place < x.ndim:
         raise UsageError(f"axis must be one of the {x.ndim} axes of x, got {shown(axis)}")
-    axis = range(x.ndim)[axis]
+    n, axis = devices, range(x.ndim)[place]
     length, parts = x.shape[axis], 2 * n if layout is Layout.ZIGZAG else n
     if length % parts:
         raise UsageError(

@@ -17,6 +17,7 @@ from attn_tune.api.context_parallel.ring import Local, Settings, ring
 from attn_tune.api.meshes.deferred import as_varying
 from attn_tune.api.request import request_of
 from attn_tune.ops.fields.arguments import as_mask, check_array, check_qkv
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.flash_attention.options import options_of
 from attn_tune.ops.flash_attention.problem import NAME
@@ -76,7 +77,8 @@ def ring_attention(
 
     Args:
       softmax_aux: attention sinks, as in ``flash_attention``; they count once.
-      axis_name: the mesh axis over which the sequence is sharded, or a tuple of several.
+      axis_name: the mesh axis over which the sequence is sharded; of several the tuple that the spec of the sequence
+        has, in its order, which need not be the mesh's.
       layout: ``"zigzag"``, ``"contiguous"`` or ``"striped"``: which tokens a device holds. Zigzag and striped share
         causal work evenly; with contiguous shards causal attention by ``"ring"`` takes about twice as long.
       strategy: None is ``"ring"`` with a window, and where its products hide its transfers: from ``3000 K / N`` tokens
@@ -115,7 +117,8 @@ def ring_attention(
     check_length(kind, shape["T"])
     if strategy not in (None, *STRATEGIES):
         raise unknown_name("strategy", str(strategy), list(STRATEGIES))
-    if not (type(chunks) is int and chunks > 0) or shape["K"] % chunks:
+    parts = as_integer(chunks)
+    if parts is None or parts < 1 or shape["K"] % parts:
         raise UsageError(f"chunks must divide the {shape['K']} key/value heads, got {shown(chunks)}")
     devices = Ring(axis_name, size, kind)
     mask = as_mask(
@@ -134,7 +137,7 @@ def ring_attention(
         counts = _counted(devices, lengths, shape)
         local = _without_padding(local, counts)
     # Each group of heads is a call of its own.
-    heads = {"N": shape["N"] // chunks, "K": shape["K"] // chunks}
+    heads = {"N": shape["N"] // parts, "K": shape["K"] // parts}
     chosen = strategy or strategy_of(devices, shape | heads, mask)
     if chosen == "ulysses":
         check_ulysses(devices, heads["N"], heads["K"])
@@ -155,12 +158,12 @@ def ring_attention(
         more = arguments | {"causal": causal, "sliding_window": sliding_window, "platform": platform, "cfg": cfg}
         return run(devices, local, return_lse, more)
 
-    parts = [attended(part) for part in _by_heads(local, chunks)]
-    out = jnp.concatenate([out for out, _ in parts], axis=2)
+    done = [attended(part) for part in _by_heads(local, parts)]
+    out = jnp.concatenate([out for out, _ in done], axis=2)
     if counts is not None:
         # They are zero already; this is for their cotangents, which may not be numbers.
         out = jnp.where(counts[..., None, None], out, 0)
-    return (out, jnp.concatenate([lse for _, lse in parts], axis=1)) if return_lse else out
+    return (out, jnp.concatenate([lse for _, lse in done], axis=1)) if return_lse else out
 
 
 def strategy_of(devices: Ring, shape: Mapping[str, int], mask: MaskInfo) -> str:

@@ -25,6 +25,7 @@ from attn_tune.ops.fields.cache_arguments import (
     check_window,
     remedy,
 )
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.schema.errors import UsageError, shown, unknown_name
 
@@ -199,7 +200,7 @@ def over_cache(
     check_expected(workload, workloads, max_kv_len)
     attributes = {
         "batch": batch,
-        "kv_len": min(capacity, max_kv_len or capacity),
+        "kv_len": min(capacity, as_integer(max_kv_len) or capacity),
         "num_q_heads": num_q_heads,
         "num_kv_heads": sizes["head"],
         "head_dim": head_dim,

@@ -25,6 +25,7 @@ from attn_tune.ops.fields.cache_arguments import (
     count_sequences,
     first_ends,
 )
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.merge_attention.problem import MOST_PARTS
 from attn_tune.schema.errors import UnsupportedError, UsageError, shown
 
@@ -127,7 +128,8 @@ def cascade_attention(
     q, batch = _checked_query(query, kv_lens, cu_q_lens)
     if page_table is None:
         raise UsageError("page_table is missing: prefixes are shared by their pages")
-    if max_prefix_len is not None and not (type(max_prefix_len) is int and max_prefix_len > 0):
+    longest = as_integer(max_prefix_len)
+    if max_prefix_len is not None and (longest is None or longest < 1):
         raise UsageError(f"max_prefix_len must be a positive integer, got {shown(max_prefix_len)}")
     k, v = check_caches(k_pages, v_pages, layout, dtype=q.dtype, whose="the query", sequences=None)
     check_heads(q, k, layout)

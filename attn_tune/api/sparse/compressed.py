@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.ops.fields.arguments import check_array, check_qkv
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.ops.masks.mask_info import KV_PADDING, MaskInfo
 from attn_tune.ops.native_sparse_attention.arguments import checked_block_size
@@ -126,7 +127,8 @@ def blocks_problem(q: Array, k: Array, block_size: Any, cu_seqlens: Any, *, kv_l
     return Problem(
         batch=q.shape[0] if ends is None else ends.shape[0] - 1,
         q_len=q.shape[1],
-        kv_len=k.shape[1] if kv_len is None else kv_len,
+        # What is no integer the problem refuses by name.
+        kv_len=k.shape[1] if kv_len is None else as_integer(kv_len) or kv_len,
         num_q_heads=1,
         num_kv_heads=1,
         head_dim=q.shape[3],

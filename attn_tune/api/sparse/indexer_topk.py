@@ -4,10 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.sparse.indexer import indexer
 from attn_tune.ops.fields.arguments import static_float
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.schema.errors import UsageError, shown
 
 
@@ -32,7 +34,7 @@ def indexer_topk(
       topk: how many; at most ``S`` of them name a key.
       recall: the expected share of the right ones; below one the selection is approximate (``jax.lax.approx_max_k``),
         which is faster on TPU.
-      options: those of ``indexer``; ``scale`` must be positive.
+      options: those of ``indexer``; ``scale`` must be above zero, or it would not be the best that are selected.
 
     Returns:
       int32 ``[B, T, topk]`` or ``[tokens, topk]``, by descending score, -1 last.
@@ -41,16 +43,20 @@ def indexer_topk(
       UsageError: an argument is malformed; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one.
     """
-    if type(topk) is not int or topk < 1:
+    number = as_integer(topk)
+    if number is None or number < 1:
         raise UsageError(f"topk must be a positive integer, got {shown(topk)}")
     if not 0 < static_float("recall", recall) <= 1:
         raise UsageError(f"recall must be above 0 and at most 1, got {shown(recall)}")
+    # Scores are float32: a scale that is zero there makes all keys equal, one below zero selects the worst.
+    if "scale" in options and not np.float32(static_float("scale", options["scale"])) > 0:
+        raise UsageError(f"scale must be above 0 to select the highest scores, got {shown(options['scale'])}")
     scores = indexer(query, key, weights, starts, ends, **options)
-    count = min(topk, scores.shape[-1])
+    count = min(number, scores.shape[-1])
     if recall < 1:
         values, indices = jax.lax.approx_max_k(scores, count, recall_target=recall)
     else:
         values, indices = jax.lax.top_k(scores, count)
     indices = jnp.where(jnp.isneginf(values), -1, indices)
-    missing = [(0, 0)] * (indices.ndim - 1) + [(0, topk - count)]
+    missing = [(0, 0)] * (indices.ndim - 1) + [(0, number - count)]
     return jnp.pad(indices, missing, constant_values=-1)

@@ -16,7 +16,7 @@ from attn_tune.api.flash_attention import flash_attention
 from attn_tune.api.sparse.compressed import compressed_attention, mean_pooling
 from attn_tune.ops.fields.arguments import check_array, check_qkv, static_float
 from attn_tune.ops.fields.cache_arguments import check_expected, check_integers
-from attn_tune.ops.fields.integers import saturated
+from attn_tune.ops.fields.integers import as_integer, saturated
 from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.ops.native_sparse_attention.arguments import checked_block_size
@@ -137,7 +137,8 @@ def native_sparse_attention(
     gates = {name: _checked_gate(name, gate, sizes) for name, gate in gates.items() if gate is not None}
     if (window_size is None) != (g_swa is None):
         raise UsageError("window_size and g_swa belong together: give both, or neither")
-    if window_size is not None and (type(window_size) is not int or window_size < 1):
+    window = as_integer(window_size)
+    if window_size is not None and (window is None or window < 1):
         raise UsageError(f"window_size must be a positive integer, got {shown(window_size)}")
     if gates and return_lse:
         raise UsageError("return_lse is the lse of the selected branch alone: leave the gates out")
@@ -169,8 +170,8 @@ def native_sparse_attention(
         pooled = (mean_pooling(x, block_size=block_size, cu_seqlens=ends) for x in (key, value))
         structure: dict[str, Any] = {"kv_len": sizes["S"], "block_size": block_size, "cu_seqlens": ends}
         out += _gated(compressed_attention(query, *pooled, **structure, **place), gates["g_cmp"])
-    if window_size is not None:
-        bounds = (window_size - 1, 0)
+    if window is not None:
+        bounds = (window - 1, 0)
         sequences = _sequences(problem, ends)
         near: Any = flash_attention(
             query, key, value, mask_info=sequences, causal=True, sliding_window=bounds, **place

@@ -1,11 +1,14 @@
 """The public ``select_blocks``: the blocks of the highest compressed scores, as native sparse attention takes them."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.sparse.compressed import blocks_problem
 from attn_tune.ops.fields.arguments import check_qkv, static_float
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.ops.native_sparse_attention.blocks import blocks_of
 from attn_tune.ops.native_sparse_attention.problem import DEFAULT_BLOCK
@@ -55,11 +58,8 @@ def select_blocks(
       UsageError: an argument is malformed; the message names it.
     """
     sizes = check_qkv(query, key, key)
-    for name, number, least in (
-        ("num_selected", num_selected, 1), ("num_first", num_first, 0), ("num_near", num_near, 0),
-    ):  # fmt: skip
-        if type(number) is not int or number < least:
-            raise UsageError(f"{name} must be an integer of at least {least}, got {shown(number)}")
+    num_selected = _counted("num_selected", num_selected, 1)
+    num_first, num_near = _counted("num_first", num_first, 0), _counted("num_near", num_near, 0)
     batch, q_len, heads = sizes["B"], sizes["T"], sizes["K"]
     length = q_len if kv_len is None else kv_len
     problem = blocks_problem(query, query, block_size, cu_seqlens, kv_len=length)
@@ -97,3 +97,10 @@ def select_blocks(
 
     found = jnp.moveaxis(map_rows(some, rows), 0, 1).reshape(batch, -1, heads, count)[:, :q_len]
     return jnp.pad(found, ((0, 0), (0, 0), (0, 0), (0, num_selected - count)), constant_values=-1)
+
+
+def _counted(name: str, given: Any, least: int) -> int:
+    number = as_integer(given)
+    if number is None or number < least:
+        raise UsageError(f"{name} must be an integer of at least {least}, got {shown(given)}")
+    return number

@@ -10,6 +10,9 @@ import typer
 from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.exit_codes import FAILED
 
+# Of names by which rows are asked for, and of reasons with names of packages, a part says nothing.
+_WHOLE = ("kernel", "points", "reason")
+
 
 def command(path: options.PackPath, json: options.Json = False) -> None:
     from attn_tune.packs.reader import read_pack
@@ -37,7 +40,8 @@ def command(path: options.PackPath, json: options.Json = False) -> None:
         if rows:
             from attn_tune.reports.pack_frames import uncovered
 
-            output.emit_frame(uncovered(rows, selection.point_names()), title="Rows that do not answer here")
+            frame = uncovered(rows, selection.point_names())
+            output.emit_frame(frame, title="Rows that do not answer here", whole=_WHOLE)
         summary = ", ".join(f"{counts[r]} {r}" for r in Reach)
         graded = ", ".join(f"{n} {grade}" for grade, n in sorted(grades.items()))
         output.say(f"{pack}: {summary}" + (f" ({graded} here)" if graded else ""))

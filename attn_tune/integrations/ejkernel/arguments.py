@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.schema.errors import UsageError, warn
 
@@ -149,9 +150,10 @@ def window_before(function: str, sliding_window: Any) -> int | None:
     """
     if sliding_window is None:
         return None
-    if not isinstance(sliding_window, int):
+    window = as_integer(sliding_window)
+    if window is None:
         raise UsageError(f"{function}: sliding_window must be an integer, got {sliding_window!r}")
-    return sliding_window - 1 if sliding_window > 0 else None
+    return window - 1 if window > 0 else None
 
 
 def check_mask_value(function: str, mask_value: float | None) -> None:

@@ -8,8 +8,9 @@ from jaxtyping import Array, Float, Int
 
 import attn_tune
 from attn_tune.integrations.ejkernel.arguments import kernel_of, leave_out, refuse
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.fields.packed_arguments import checked_ends
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 type Result = Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]
 
@@ -134,13 +135,19 @@ def lightning_attention(
     Args:
       query, key, value: ``[B, T, N, H]``, ``[B, T, K, H]``, ``[B, T, K, V]``; fewer key heads are repeated.
       initial_state, cu_seqlens, reverse, return_state: as in ``recurrent_attention``.
+      layer_idx: an integer from 0 up to, but without, ``num_layers``.
+      num_layers: a positive integer.
 
     Raises:
       UsageError: an argument is malformed or cannot be honoured.
     """
     name = "lightning_attention"
-    if not 0 <= layer_idx < num_layers:
-        raise UsageError(f"{name}: layer_idx={layer_idx} must be at least 0 and below num_layers={num_layers}")
+    layer, layers = as_integer(layer_idx), as_integer(num_layers)
+    if layers is None or layers < 1:
+        raise UsageError(f"{name}: num_layers must be a positive integer, got {shown(num_layers)}")
+    if layer is None or not 0 <= layer < layers:
+        accepted = f"an integer from 0 to {layers - 1} of num_layers={layers}"
+        raise UsageError(f"{name}: layer_idx must be {accepted}, got {shown(layer_idx)}")
     heads = query.shape[2]
     return _gated(
         name,
@@ -148,7 +155,7 @@ def lightning_attention(
         key,
         value,
         None,
-        -8 / heads * (1 - layer_idx / num_layers) * jnp.arange(heads, dtype=jnp.float32),
+        -8 / heads * (1 - layer / layers) * jnp.arange(heads, dtype=jnp.float32),
         initial_state,
         cu_seqlens,
         scale=softmax_scale,

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Int
 
 import attn_tune
 from attn_tune.integrations.ejkernel.arguments import kernel_of, refuse
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.schema.errors import UsageError
 
 BLOCK_SIZE = 64
@@ -48,12 +49,13 @@ def native_sparse_attention(
     counts = block_counts
     if g_cmp is not None:
         refuse(name, "g_cmp selects blocks itself; call attn_tune.native_sparse_attention", block_indices=block_indices)
-        if not isinstance(block_counts, int):
+        number = as_integer(block_counts)
+        if number is None:
             raise UsageError(f"{name}: block_counts must be a number with g_cmp; select blocks before the call")
         block_indices = attn_tune.select_blocks(
             query,
             attn_tune.mean_pooling(key, block_size=block_size, cu_seqlens=cu_seqlens),
-            num_selected=block_counts,
+            num_selected=number,
             num_first=0,
             num_near=1,
             block_size=block_size,
@@ -64,8 +66,8 @@ def native_sparse_attention(
         counts = None
     elif block_indices is None:
         raise UsageError(f"{name}: block_indices is needed without g_cmp; attn_tune.select_blocks makes them")
-    elif isinstance(counts, int):
-        counts = min(counts, block_indices.shape[-1])
+    elif (number := as_integer(counts)) is not None:
+        counts = min(number, block_indices.shape[-1])
     return attn_tune.native_sparse_attention(
         query,
         key,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from attn_tune.ops.contract import Workload
 from attn_tune.ops.fields.arguments import check_array, check_not_empty
 from attn_tune.ops.fields.cache import CODES, JOINT, LATENT, LAYOUTS, SAME, axes, sizes_of
-from attn_tune.ops.fields.integers import saturated
+from attn_tune.ops.fields.integers import as_integer, saturated
 from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 # Letters of the axes of a cache in declarations of calls.
@@ -167,7 +167,8 @@ def check_expected(workload: str, workloads: Iterable[Workload], max_kv_len: int
     """
     if workload not in (known := [w.name for w in workloads]):
         raise unknown_name("workload", str(workload), known)
-    if max_kv_len is not None and not (type(max_kv_len) is int and max_kv_len > 0):
+    longest = as_integer(max_kv_len)
+    if max_kv_len is not None and (longest is None or longest < 1):
         raise UsageError(f"max_kv_len must be a positive integer, got {shown(max_kv_len)}")
 
 
@@ -177,9 +178,10 @@ def check_window(window: int | None) -> int | None:
     Raises:
       UsageError: no number of tokens, nor None.
     """
-    if window is not None and not (type(window) is int and window >= 0):
+    tokens = as_integer(window)
+    if window is not None and (tokens is None or tokens < 0):
         raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {shown(window)}")
-    return saturated(window)
+    return saturated(tokens)
 
 
 def count_sequences(kv_lens: Any) -> int:

@@ -1,10 +1,19 @@
-"""Integers of 64 bits as integers of 32."""
+"""Integers of any type as Python's, and integers of 64 bits as integers of 32."""
 
+import operator
 from typing import Any, cast
 
 import numpy as np
 
 _INT32 = np.iinfo(np.int32)
+
+
+def as_integer(given: Any) -> int | None:
+    """The Python integer that ``given`` is, also one of numpy; None for a bool, a traced one and what is none."""
+    try:
+        return None if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        return None
 
 
 def saturated(given: Any) -> Any:

@@ -1,8 +1,8 @@
 """Checks of the arguments that calls of native sparse attention share."""
 
-import operator
 from typing import Any
 
+from attn_tune.ops.fields.integers import as_integer
 from attn_tune.schema.errors import UsageError, shown
 
 
@@ -12,9 +12,7 @@ def checked_block_size(block_size: Any) -> int:
     Raises:
       UsageError: it is something else.
     """
-    try:
-        if not isinstance(block_size, bool):
-            return operator.index(block_size)
-    except TypeError:  # no integer, or a traced one
-        pass
-    raise UsageError(f"block_size must be an integer, got {shown(block_size)}")
+    size = as_integer(block_size)
+    if size is None:
+        raise UsageError(f"block_size must be an integer, got {shown(block_size)}")
+    return size

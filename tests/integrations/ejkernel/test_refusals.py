@@ -35,6 +35,10 @@ REFUSED = {
         {"chunk_size": 64.0},
     ],
     "gla_attention__reversed": [{"platform": "cuda12"}],
+    "lightning_attention__layer": [
+        *({"layer_idx": wrong} for wrong in ("1", None, 1.0, True, 3, -1)),
+        *({"num_layers": wrong} for wrong in (0, "3")),
+    ],
     "gated_delta_rule__segments": [{"mesh": 1}],
 }
 CASES = [(name, one) for name, several in REFUSED.items() for one in several]
@@ -87,6 +91,16 @@ def test_a_missing_partner_is_named():
         ours.ragged_decode_attention(q, q, q, jnp.array([0]), jnp.array([2]))
 
 
+def test_a_layer_that_is_no_integer_is_refused_with_what_is_accepted():
+    arguments, keywords, _ = CALLS["lightning_attention__layer"](np.random.default_rng(0))
+    with pytest.raises(UsageError, match=r"layer_idx must be an integer from 0 to 2 of num_layers=3, got '1'$"):
+        ours.lightning_attention(*arguments, **keywords | {"layer_idx": "1"})
+    with pytest.raises(UsageError, match=r"layer_idx must be .* got an array float32\[\] of 1.0$"):
+        ours.lightning_attention(*arguments, **keywords | {"layer_idx": np.float32(1)})
+    with pytest.raises(UsageError, match=r"num_layers must be a positive integer, got '3'$"):
+        ours.lightning_attention(*arguments, **keywords | {"num_layers": "3"})
+
+
 def test_platforms_of_ejkernel_are_kernels_here_or_one_warning():
     assert [kernel_of("f", name) for name in (None, "auto", "xla", "triton")] == [None, None, "xla", "triton"]
     for name in ("pallas", "cuda", "cute", "tilelang"):
@@ -109,7 +123,9 @@ def test_arguments_that_tune_are_named_in_one_warning_and_defaults_in_none():
 
 
 def test_a_window_that_counts_its_own_token_is_one_less_here():
-    assert [window_before("f", w) for w in (None, 0, -1, 1, 4)] == [None, None, None, 0, 3]
+    assert [window_before("f", w) for w in (None, 0, -1, 1, np.int64(4))] == [None, None, None, 0, 3]
+    with pytest.raises(UsageError, match="sliding_window must be an integer, got True"):
+        window_before("f", True)
 
 
 def foreign(**fields):
