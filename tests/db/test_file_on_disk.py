@@ -139,7 +139,7 @@ Database.open(sys.argv[1], create=True)
     own.touch()
     for file in (draft, own):
         os.utime(file, (made, made))
-    Database.open(path, create=True).close()
+    Database.open(path).close()
     assert not draft.exists()
     assert own.exists()
 

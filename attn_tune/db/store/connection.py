@@ -77,11 +77,10 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
     with storage_errors(path):
         if read_only:
             return open_reader(path)[0]
-        if create:
-            _remove_old_drafts(path)
-            if _is_vacant(path):
-                _refuse_leftovers(path)
-                _create(path)
+        if create and _is_vacant(path):
+            _refuse_leftovers(path)
+            _create(path)
+        _remove_old_drafts(path)
         with _opening:
             check_header(path)
             connection = _open_writable(path)
