@@ -5,6 +5,7 @@
 A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. Text around it is written by hand.
 """
 
+import contextlib
 import os
 import re
 import sys
@@ -149,6 +150,24 @@ def schema() -> str:
     return text
 
 
+def references() -> str:
+    """The columns that name rows of other tables, by table, from the keys of the schema."""
+    import sqlite3
+
+    from attn_tune.db.store.schema import create_schema
+
+    keys: dict[str, list[str]] = {}
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        create_schema(connection)
+        for table, column, other, key in connection.execute(
+            "SELECT tables.name, keys.'from', keys.'table', keys.'to' FROM sqlite_schema AS tables, "
+            "pragma_foreign_key_list(tables.name) AS keys WHERE tables.type = 'table' "
+            "ORDER BY tables.name, keys.id DESC"
+        ):
+            keys.setdefault(table, []).append(f"`{column}` → `{other}.{key}`")
+    return "\n".join(f"- `{table}`: {', '.join(columns)}" for table, columns in keys.items()) + "\n"
+
+
 def frame_trials() -> str:
     """The columns of the frame of trials that every trial has."""
     from attn_tune.db import Database
@@ -225,6 +244,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
     "frame-trials": frame_trials,
+    "references": references,
     "grids": grids,
     "kernels": kernels,
     "live-log": _screen("log"),

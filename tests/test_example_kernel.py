@@ -58,6 +58,12 @@ def test_the_example_kernel_is_found_and_right(dense_kernel):
     assert all(0 < row["worst_error"] <= 1 for row in proven.values())
 
 
+def test_one_call_by_hand_takes_the_config(dense_kernel):
+    _, section = PAGE.read_text().split("## When it is wrong")
+    (call, *_) = re.findall(r"```py\n(.*?)```", section, re.DOTALL)
+    assert dense_kernel(f"{call}assert out.shape == q.shape\nprint(out.size)") == [64 * 4 * 16]
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive  # other kernels of entry points go the same way in tests/probe_ops
 def test_the_example_kernel_goes_from_its_file_into_a_pack(dense_kernel):

@@ -1,4 +1,4 @@
-"""Each error that the page of questions and errors quotes is one of the code, or of JAX."""
+"""Each error that the page of questions and errors quotes is one of the code, or of JAX; the glossary's words."""
 
 import ast
 import re
@@ -57,3 +57,10 @@ def test_jax_refuses_forward_mode_in_the_words_quoted():
     x = jnp.ones((1, 2, 1, 16))
     with pytest.raises(TypeError, match=re.escape(JAX_SAYS)):
         jax.jvp(lambda q: attn_tune.flash_attention(q, x, x), (x,), (x,))
+
+
+def test_the_glossary_has_the_words_that_commands_print():
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    words = {word for words in re.findall(r"^\| (.*?) \| ", page, re.MULTILINE) for word in words.split(", ")}
+    shown = "case contract decision digest final gate grade grid guard miss neighbour pack part point proven regret"
+    assert words >= {*shown.split(), "row", "round", "rung", "spool", "tie", "twin", "untuned config"}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import AttnTuneWarning, UsageError
@@ -350,3 +351,27 @@ def test_wide_integers_are_not_cut_to_32_bits():
         flash_attention(q, k, v, q_segment_ids=ids, kv_segment_ids=np.ones((B, S), np.int64))
     same = flash_attention(q, k, v, q_segment_ids=ids - 2**32, kv_segment_ids=np.ones((B, S), int))
     np.testing.assert_allclose(same, flash_attention(q, k, v), atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["flash_attention", "attention"])
+def test_the_largest_of_logits_up_to_two_billion_takes_all_and_up_to_ten_thousand_has_the_gradient(op):
+    value = draw(1, 1, S, 1, H)
+
+    def out(value, largest):
+        query = jnp.zeros((1, 3, 1, H)).at[..., 0].set(2.0**16)
+        key = jnp.zeros((1, S, 1, H)).at[0, :, 0, 0].set(jnp.linspace(0, largest / 0.3 / 2**16, S))
+        if op == "attention":
+            return attention(query, key, value, softmax_scale=0.3, dtype=jnp.float32)[0]
+        return flash_attention(query, key, value, softmax_scale=0.3)
+
+    found = jax.jit(out)(value, 2e9)
+    np.testing.assert_allclose(found, jnp.broadcast_to(value[:, -1:], found.shape), rtol=1e-6)
+    gradient = jax.jit(jax.grad(lambda value: out(value, 1e4).sum()))(value)
+    np.testing.assert_allclose(gradient, jnp.zeros_like(value).at[:, -1].set(3.0), rtol=1e-3)
+
+
+def test_a_symbolic_batch_is_refused_by_name():
+    (batch,) = jax.export.symbolic_shape("batch")
+    arrays = [jax.ShapeDtypeStruct((batch, T, N, H), jnp.float32)] * 3
+    with pytest.raises(UsageError, match=r"\(batch\) must be a positive integer"):
+        jax.export.export(jax.jit(flash_attention))(*arrays)

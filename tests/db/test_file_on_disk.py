@@ -2,8 +2,11 @@
 
 import contextlib
 import os
+import signal
 import sqlite3
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -115,6 +118,30 @@ def test_a_new_database_is_not_made_beside_the_log_of_a_lost_one(tmp_path):
     wal.unlink()
     with Database.open(path, create=True) as database:
         assert sum(1 for _ in database.trials()) == 0
+
+
+def test_the_draft_of_a_killed_process_goes_with_the_next_sweep(tmp_path):
+    path = tmp_path / "lab.db"
+    script = """
+import os, signal, sys
+from attn_tune.db import Database
+os.link = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+Database.open(sys.argv[1], create=True)
+"""
+    killed = subprocess.run([sys.executable, "-c", script, str(path)], timeout=300, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (draft,) = tmp_path.iterdir()
+    # Young, it may be of a process that still runs.
+    Database.open(path, create=True).close()
+    assert draft.exists()
+    made = draft.stat().st_mtime - 2 * connections.OLD_DRAFT_S
+    own = tmp_path / f".{path.name}.notes.new"
+    own.touch()
+    for file in (draft, own):
+        os.utime(file, (made, made))
+    Database.open(path).close()
+    assert not draft.exists()
+    assert own.exists()
 
 
 def test_another_working_directory_is_no_loss(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import secrets
 import sqlite3
 import struct
@@ -25,6 +26,8 @@ from attn_tune.schema.errors import warn
 BUSY_TIMEOUT_S = 30.0
 # Beyond the timeout of SQLite's own waiting, for the turn to write.
 WRITE_PATIENCE_S = 120.0
+# A new database is a draft for some milliseconds. One of this age is of a process that was killed meanwhile.
+OLD_DRAFT_S = 60.0
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, the operator ->>
 
 _MAGIC = b"SQLite format 3\0"
@@ -77,6 +80,7 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
         if create and _is_vacant(path):
             _refuse_leftovers(path)
             _create(path)
+        _remove_old_drafts(path)
         with _opening:
             check_header(path)
             connection = _open_writable(path)
@@ -221,6 +225,14 @@ def _refuse_leftovers(path: Path) -> None:
                 f"{path}{suffix} holds the last writes of a database that is gone from {path}; put the database back, "
                 f"or delete {path}{suffix}"
             )
+
+
+def _remove_old_drafts(path: Path) -> None:
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.new")
+    with contextlib.suppress(OSError):  # no folder, or not ours to tidy
+        for draft in path.parent.iterdir():
+            if name.fullmatch(draft.name) and time.time() - draft.lstat().st_mtime > OLD_DRAFT_S:
+                draft.unlink()
 
 
 def _create(path: Path) -> None:
