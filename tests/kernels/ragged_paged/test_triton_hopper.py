@@ -156,8 +156,9 @@ def test_the_next_queries_come_early_where_there_is_room():
     assert q_slots(wide_values, config(wide_values, num_stages=3)) == 1
 
 
-def test_codes_are_behind_triton_until_they_were_timed():
-    assert space.place(problem(), "fwd", H200) > 10 > space.place(PROBLEMS["float8"], "fwd", H200)
+def test_caches_of_16_bits_and_of_codes_are_first_where_they_were_timed():
+    assert space.place(problem(), "fwd", H200) > 10 > space.place(problem(layout="hnd"), "fwd", H200)
+    assert space.place(PROBLEMS["float8"], "fwd", H200) > 10
 
 
 def test_sequences_decode_in_a_launch_of_their_own_where_the_inputs_have_some():

@@ -10,7 +10,6 @@ from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.kernels.ragged_paged._triton.space import adapted_programs, other_decoding, with_decoding
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, Config
 from attn_tune.kernels.ragged_paged.triton_hopper.limits import infeasible
-from attn_tune.ops.fields.cache import SAME
 from attn_tune.ops.ragged_paged.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -21,8 +20,6 @@ _SECTION_BYTES = 16 * 2**20
 # Places in the untuned order: before and behind ``triton``, which has 10; and the heads that are first.
 _FIRST, _LAST = 20, 5
 _PROVEN_WIDTH = 128
-# Caches of which it is first: of codes (``CODES``) it was not timed yet.
-_TIMED = (SAME,)
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
@@ -93,14 +90,13 @@ def _all(problem: Problem, device: Device, start: Config) -> Iterator[Config]:
 
 
 def place(problem: Problem, direction: str, device: Device) -> int:
-    """The place in the untuned order: first where an H200 proved and timed it, else behind ``triton``.
+    """The place in the untuned order: first where it was proven and timed on Hopper, else behind ``triton``.
 
-    That is 128-wide heads of 16 bits in the layout ``nhd``, where a sequence fills the rows of one group of warps.
-    Other widths and layouts, and codes, are proven by a sweep before they answer.
+    That is 128-wide heads in the layout ``nhd``, of 16 bits or codes, where a sequence fills the rows of one group of
+    warps. Other widths and layouts are proven by a sweep before they answer.
     """
     del direction, device  # a forward only, and other devices are refused
     is_known = problem.head_dim == problem.v_head_dim == _PROVEN_WIDTH and problem.layout == "nhd"
-    is_known &= problem.kv_dtype in _TIMED
     return _FIRST if is_known and _most_rows(problem) >= ROWS else _LAST
 
 
