@@ -84,11 +84,20 @@ def test_a_problem_that_triton_hopper_cannot_do_has_a_reason(p, device, words):
     assert words in SPEC.unsupported(p, "fwd", device)
 
 
-@pytest.mark.parametrize(("version", "words"), [("3.5.1", "3.6 or later; 3.5.1"), ("3.6.0", None), ("3.10.1", None)])
-def test_an_older_triton_is_refused_by_its_version(monkeypatch, version, words):
+@pytest.mark.parametrize(
+    ("version", "cache", "words"),
+    [
+        ("3.5.1", {}, "3.6 or later; 3.5.1"),
+        ("3.6.0", {}, None),
+        ("3.10.1", {}, None),
+        ("3.6.0", {"kv_dtype": "int8", "kv_scale": "tensor"}, "3.9 or later; 3.6.0"),
+        ("3.9.0", {"kv_dtype": "int8", "kv_scale": "tensor"}, None),
+    ],
+)
+def test_an_older_triton_is_refused_by_its_version(monkeypatch, version, cache, words):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     refuses_triton.cache_clear()
-    reason = SPEC.unsupported(problem(), "fwd", H200)
+    reason = SPEC.unsupported(problem(**cache), "fwd", H200)
     refuses_triton.cache_clear()
     assert reason is None if words is None else words in reason
 

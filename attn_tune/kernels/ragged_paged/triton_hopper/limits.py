@@ -17,8 +17,9 @@ LEAST_CHUNK = 8
 # A key head's group fits the largest tile that is tried.
 _MOST_GROUP = 2 * ROWS
 _HOPPER = 90
-# Gluon, the part of Triton that this is written in, has no such descriptors in earlier versions.
-_OLDEST_TRITON = (3, 6)
+# Gluon, the part of Triton that this is written in, has no such descriptors in earlier versions. What widens codes was
+# proven with 3.9 alone.
+_OLDEST_TRITON, _OLDEST_FOR_CODES = (3, 6), (3, 9)
 # Registers a thread for the output, one tile of logits and its weights in 16 bits; the others are for addresses,
 # statistics and what ptxas keeps apart. Of 240 a thread has 208 for these, of fewer as many less.
 _MOST_REGISTERS, _OTHER_REGISTERS = 208, 32
@@ -55,7 +56,8 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         f"{p.group_size} query heads share a key head: a tile holds {_MOST_GROUP} at most": p.group_size > _MOST_GROUP,
         f"scale={p.scale!r} is not positive": p.scale <= 0,
     }
-    return next((reason for reason, wanted in asked.items() if wanted), None) or refuses_triton(_OLDEST_TRITON)
+    oldest = _OLDEST_FOR_CODES if has_codes else _OLDEST_TRITON
+    return next((reason for reason, wanted in asked.items() if wanted), None) or refuses_triton(oldest)
 
 
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
