@@ -2,10 +2,10 @@
 
     python benchmarks/choice_errors.py
 
-Takes the recorded times of the menu (``unseen_configs.jsonl``) for true, gives each a normal error of its
-logarithm by a seed, and chooses what then seems fastest: the geometric mean of the chosen over the fastest, and how
-many sets of 24 races lose at most 1.10. Before that, how much two races of one program differ: configs of
-``triton_hopper`` that only differ in the tanh of a soft cap, where there is none. Needs no GPU.
+Takes the recorded times of the menu (``unseen_configs.jsonl``) for true, gives each a normal error of its logarithm by
+a seed, and chooses what then seems fastest: the geometric mean of the chosen over the fastest, and how many sets of 24
+races lose at most 1.10. Before that, how much two races of one program differ: configs of ``triton_hopper`` that only
+differ in the tanh of a soft cap, where there is none. Needs no GPU.
 """
 
 import argparse

@@ -36,7 +36,7 @@ UNITS = 132
 STARTS = {"tile": (0.5 / 4096, 2.0), "lone": (0.1, 2.0), "start": (0.5, 1.5), "first": (1.5, 1.5)}
 CALLS = {"launch": (4.0, 1.0), "ranges": (4.0, 0.7), "sinks": (0.3, 1.0), "lengths": (0.3, 1.0),
          "prepare": (1.0, 0.5), "combine": (1.0, 0.7), "split": (0.05, 0.7)}  # fmt: skip
-SPREAD, FACT, TAIL, PART, MEMORY = 0.25, 0.3, (0.5, 0.3), (0.3, 0.3), 0.1
+SPREAD, FACT, TAIL, BUSIEST, MEMORY = 0.25, 0.3, (0.5, 0.3), (0.3, 0.3), 0.1
 # Facts that change the program that Triton compiles, so that each config has a factor of its own beside its launch's.
 # The tanh of a soft cap needs registers, of which some configs have none left.
 OWN = {"cap": 0.15, "cut": 0.05, "causal": 0.05, "narrow": 0.05, "sinks": 0.05, "lengths": 0.05, "documents": 0.05}
@@ -109,7 +109,7 @@ class Fit:
         for fact, spread in OWN.items():
             add(f"{fact} of", 0.0, spread, configs)
         add("tail", *TAIL, names, 2)
-        add("part", *PART, names, 2)
+        add("busiest", *BUSIEST, names, 2)
         add("memory", 0.0, MEMORY, names)
         for figure, (value, spread) in CALLS.items():
             add(f"call {figure}", math.log(value), spread, len(self.kernels))
@@ -161,7 +161,7 @@ class Fit:
             factor += facts[:, FACTS.index(fact)] * value(f"{fact} of")[config]
         factor = jnp.exp(factor)
         each, emptiness = work["programs"] / UNITS, 1.0
-        for rounds, power in ((each / self.blocks, "tail"), (each, "part")):
+        for rounds, power in ((each / self.blocks, "tail"), (each, "busiest")):
             idle = np.where(rounds > 1, np.ceil(rounds) / np.maximum(rounds, 1e-9), 1.0)
             emptiness *= jnp.exp(np.log(idle) * value(power)[name, np.where(self.causal, 0, 1)])
         busy = (work["programs"] * start + work["tiles"] * tile) / UNITS * emptiness * factor
@@ -252,7 +252,7 @@ class Fit:
             "factors": {f: _short(math.exp(v)) for f, v in zip(FACTS, value("factors")[i], strict=True)},
             **{
                 power: dict(zip(("causal", "full"), map(_short, value(power)[i]), strict=True))
-                for power in ("tail", "part")
+                for power in ("tail", "busiest")
             },
             "memory": _short(math.exp(value("memory")[i])) if self.direction == "fwd" else 0.0,
             "widths": by_width,

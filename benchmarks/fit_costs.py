@@ -4,11 +4,11 @@
     python benchmarks/fit_costs.py --folds 6 --by model
 
 Reads the races of ``benchmarks/unseen_shapes.py configs`` (``unseen_configs.jsonl`` in ``results/h200`` and
-``results/h100``) and fits the model of
-``attn_tune/kernels/flash_attention/costs.py`` to them (``cost_fit.py``). With ``--folds`` it says what choosing by
-figures that were fitted without a race loses in that race; with ``--by model`` they were fitted without any race of its
-head counts and head dim. Beside each stands what is lost where less than half a microsecond counts as nothing, and what
-no model can save: the fastest config of the menu over the fastest that was raced. Needs Triton, no GPU.
+``results/h100``) and fits the model of ``attn_tune/kernels/flash_attention/costs.py`` to them (``cost_fit.py``). With
+``--folds`` it says what choosing by figures that were fitted without a race loses in that race; with ``--by model``
+they were fitted without any race of its head counts and head dim. Beside each stands what is lost where less than half
+a microsecond counts as nothing, and what no model can save: the fastest config of the menu over the fastest that was
+raced. Needs Triton, no GPU.
 """
 
 import argparse
@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from cost_fit import LAUNCHES, UNITS, Fit, Time
+from cost_fit import LAUNCHES, Fit, Time
 from cost_menu import KNOBS, MENU, TILE, width_of
 from untuned_regret import Side, ref_of
 
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention import costs
 from attn_tune.kernels.flash_attention.costs import Launch
 from attn_tune.kernels.flash_attention.triton_split.limits import packed_rows
@@ -40,10 +41,7 @@ from attn_tune.schema.device import Device
 from attn_tune.tuner.work.compile import lower_config
 
 OP = get_op("flash_attention")
-H200, H100 = (
-    Device(platform="cuda", family="sm_90", variant=variant, units=UNITS, bandwidth_gbs=bandwidth_gbs)
-    for variant, bandwidth_gbs in (("nvidia-h200", 4814), ("nvidia-h100-sxm5", 3352))
-)
+H200, H100 = (device_from_kind(kind) for kind in ("nvidia-h200", "nvidia-h100-sxm5"))
 RESULTS = Path(__file__).parent / "results"
 # Races of whole calls of drawn problems, by device; and exhaustive searches of lone launches of large ones (H200).
 RACES = tuple(RESULTS / device / "unseen_configs.jsonl" for device in ("h200", "h100"))
@@ -59,7 +57,7 @@ TIE_US = 0.5
 
 
 class Race(NamedTuple):
-    """One race: its number, and microseconds of each kernel with the values of its knobs."""
+    """One race of the configs of a problem: each kernel, the values of its knobs, and microseconds."""
 
     number: int
     device: Device

@@ -16,7 +16,7 @@ from attn_tune.api.flash_attention_call import row_delta
 from attn_tune.ops.block_sparse_attention.operands import BackwardInputs, Operands
 from attn_tune.ops.block_sparse_attention.problem import DEFAULT_BLOCK, NAME, WORKLOADS, Problem
 from attn_tune.ops.fields.arguments import as_mask, check_array, check_qkv, lengths_of
-from attn_tune.ops.fields.cache_arguments import check_expected
+from attn_tune.ops.fields.cache_arguments import check_workload
 from attn_tune.ops.fields.heads import expand_heads
 from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.fields.padding import zero_beyond
@@ -171,7 +171,7 @@ def block_sparse_attention(
         mask=mask,
     )
     block_q, block_k = _block_sizes(block_size)
-    check_expected(workload, WORKLOADS, None)
+    check_workload(workload, WORKLOADS)
     dense = dataclasses.replace(dense, has_lse_gradient=return_lse, needs_lse=return_lse)
     fields: dict[str, Any] = {field.name: getattr(dense, field.name) for field in dataclasses.fields(dense)}
     problem = Problem(

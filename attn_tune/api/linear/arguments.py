@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
-from attn_tune.ops.fields.cache_arguments import check_expected
+from attn_tune.ops.fields.cache_arguments import check_workload
 from attn_tune.ops.recurrent.problem import LOWEST_GATE, WORKLOADS
 from attn_tune.schema.errors import UsageError, shown
 
@@ -69,7 +69,7 @@ def checked_state(given: Any, shape: tuple[int, ...]) -> Float[Array, "sequences
 
 def checked_workload(workload: Any, is_ragged: bool) -> str:
     """The name of a profile of lengths."""
-    check_expected(workload, WORKLOADS, None)
+    check_workload(workload, WORKLOADS)
     if workload != "eq" and not is_ragged:
         raise UsageError(f"workload={workload!r} is a profile of lengths; it needs cu_seqlens")
     return workload

@@ -18,14 +18,14 @@ from attn_tune.ops.fields.cache import BLOCK, CODES, JOINT, LATENT, LAYOUTS, PAC
 from attn_tune.ops.fields.cache_arguments import (
     cache_letters,
     check_caches,
-    check_expected,
     check_heads,
     check_integers,
     check_scales,
     check_window,
+    check_workload,
     remedy,
 )
-from attn_tune.ops.fields.integers import as_integer
+from attn_tune.ops.fields.integers import positive_integer
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.schema.errors import UsageError, shown, unknown_name
 
@@ -197,10 +197,11 @@ def over_cache(
     kv_dtype = SAME if k.dtype == own else "float8_e4m3fn" if is_packed else k.dtype.name
     kv_scale, scales = check_scales(kv_dtype, layout, k, (k_scale, v_scale))
     kv_scale = BLOCK if is_packed else kv_scale
-    check_expected(workload, workloads, max_kv_len)
+    check_workload(workload, workloads)
+    longest = capacity if max_kv_len is None else positive_integer("max_kv_len", max_kv_len)
     attributes = {
         "batch": batch,
-        "kv_len": min(capacity, as_integer(max_kv_len) or capacity),
+        "kv_len": min(capacity, longest),
         "num_q_heads": num_q_heads,
         "num_kv_heads": sizes["head"],
         "head_dim": head_dim,

@@ -25,9 +25,9 @@ from attn_tune.ops.fields.cache_arguments import (
     count_sequences,
     first_ends,
 )
-from attn_tune.ops.fields.integers import as_integer
+from attn_tune.ops.fields.integers import positive_integer
 from attn_tune.ops.merge_attention.problem import MOST_PARTS
-from attn_tune.schema.errors import UnsupportedError, UsageError, shown
+from attn_tune.schema.errors import UnsupportedError, UsageError
 
 # Of groups whose sizes only the device knows: rows of a key head that one walk of the prefix serves. More rows read it
 # less often and leave more of them unused; up to about so many a GPU reads keys no faster than it multiplies them.
@@ -128,9 +128,8 @@ def cascade_attention(
     q, batch = _checked_query(query, kv_lens, cu_q_lens)
     if page_table is None:
         raise UsageError("page_table is missing: prefixes are shared by their pages")
-    longest = as_integer(max_prefix_len)
-    if max_prefix_len is not None and (longest is None or longest < 1):
-        raise UsageError(f"max_prefix_len must be a positive integer, got {shown(max_prefix_len)}")
+    if max_prefix_len is not None:
+        max_prefix_len = positive_integer("max_prefix_len", max_prefix_len)
     k, v = check_caches(k_pages, v_pages, layout, dtype=q.dtype, whose="the query", sequences=None)
     check_heads(q, k, layout)
     levels = _checked_levels(prefixes, batch)

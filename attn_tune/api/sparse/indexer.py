@@ -13,7 +13,7 @@ from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.api.serving.cache_attention import check_query_dtype
 from attn_tune.ops.fields.arguments import check_array, check_not_empty, static_float
-from attn_tune.ops.fields.cache_arguments import check_expected, check_integers
+from attn_tune.ops.fields.cache_arguments import check_integers, check_workload
 from attn_tune.ops.indexer.operands import Operands
 from attn_tune.ops.indexer.problem import CAUSAL, NAME, WORKLOADS, Problem
 from attn_tune.schema.errors import UsageError
@@ -98,7 +98,7 @@ def indexer(
     counts = check_array("weights", weights)
     if counts.shape != q.shape[:-1] or not jnp.issubdtype(counts.dtype, jnp.floating):
         raise UsageError(f"weights must be numbers {list(q.shape[:-1])}, got {counts.dtype}{list(counts.shape)}")
-    check_expected(workload, WORKLOADS, None)
+    check_workload(workload, WORKLOADS)
     rows, length = q.shape[:-2], k.shape[-2]
     first = jnp.zeros(rows, jnp.int32) if starts is None else check_integers("starts", starts, rows, "query")
     last = jnp.full(rows, length, jnp.int32) if ends is None else check_integers("ends", ends, rows, "query")

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.sparse.indexer import indexer
 from attn_tune.ops.fields.arguments import static_float
-from attn_tune.ops.fields.integers import as_integer
+from attn_tune.ops.fields.integers import positive_integer
 from attn_tune.schema.errors import UsageError, shown
 
 
@@ -43,20 +43,18 @@ def indexer_topk(
       UsageError: an argument is malformed; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one.
     """
-    number = as_integer(topk)
-    if number is None or number < 1:
-        raise UsageError(f"topk must be a positive integer, got {shown(topk)}")
+    topk = positive_integer("topk", topk)
     if not 0 < static_float("recall", recall) <= 1:
         raise UsageError(f"recall must be above 0 and at most 1, got {shown(recall)}")
     # Scores are float32: a scale that is zero there makes all keys equal, one below zero selects the worst.
     if "scale" in options and not np.float32(static_float("scale", options["scale"])) > 0:
         raise UsageError(f"scale must be above 0 to select the highest scores, got {shown(options['scale'])}")
     scores = indexer(query, key, weights, starts, ends, **options)
-    count = min(number, scores.shape[-1])
+    count = min(topk, scores.shape[-1])
     if recall < 1:
         values, indices = jax.lax.approx_max_k(scores, count, recall_target=recall)
     else:
         values, indices = jax.lax.top_k(scores, count)
     indices = jnp.where(jnp.isneginf(values), -1, indices)
-    missing = [(0, 0)] * (indices.ndim - 1) + [(0, number - count)]
+    missing = [(0, 0)] * (indices.ndim - 1) + [(0, topk - count)]
     return jnp.pad(indices, missing, constant_values=-1)

@@ -15,15 +15,15 @@ from attn_tune.api.declaration import Call
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.api.sparse.compressed import compressed_attention, mean_pooling
 from attn_tune.ops.fields.arguments import check_array, check_qkv, static_float
-from attn_tune.ops.fields.cache_arguments import check_expected, check_integers
-from attn_tune.ops.fields.integers import as_integer, saturated
+from attn_tune.ops.fields.cache_arguments import check_integers, check_workload
+from attn_tune.ops.fields.integers import positive_integer, saturated
 from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING, MaskInfo
 from attn_tune.ops.native_sparse_attention.arguments import checked_block_size
 from attn_tune.ops.native_sparse_attention.blocks import blocks_of
 from attn_tune.ops.native_sparse_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.ops.native_sparse_attention.problem import DEFAULT_BLOCK, LOCAL, NAME, WORKLOADS, Problem
-from attn_tune.schema.errors import UsageError, shown
+from attn_tune.schema.errors import UsageError
 
 type Specs = Sequence[PartitionSpec | None]
 
@@ -137,12 +137,10 @@ def native_sparse_attention(
     gates = {name: _checked_gate(name, gate, sizes) for name, gate in gates.items() if gate is not None}
     if (window_size is None) != (g_swa is None):
         raise UsageError("window_size and g_swa belong together: give both, or neither")
-    window = as_integer(window_size)
-    if window_size is not None and (window is None or window < 1):
-        raise UsageError(f"window_size must be a positive integer, got {shown(window_size)}")
+    window = None if window_size is None else positive_integer("window_size", window_size)
     if gates and return_lse:
         raise UsageError("return_lse is the lse of the selected branch alone: leave the gates out")
-    check_expected(workload, WORKLOADS, None)
+    check_workload(workload, WORKLOADS)
     scale = sizes["H"] ** -0.5 if softmax_scale is None else static_float("softmax_scale", softmax_scale)
     indices = _checked_indices(block_indices, block_counts, sizes)
     problem = Problem(

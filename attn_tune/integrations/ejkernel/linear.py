@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 import attn_tune
 from attn_tune.integrations.ejkernel.arguments import kernel_of, leave_out, refuse
-from attn_tune.ops.fields.integers import as_integer
+from attn_tune.ops.fields.integers import as_integer, positive_integer
 from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.schema.errors import UsageError, shown
 
@@ -142,9 +142,7 @@ def lightning_attention(
       UsageError: an argument is malformed or cannot be honoured.
     """
     name = "lightning_attention"
-    layer, layers = as_integer(layer_idx), as_integer(num_layers)
-    if layers is None or layers < 1:
-        raise UsageError(f"{name}: num_layers must be a positive integer, got {shown(num_layers)}")
+    layer, layers = as_integer(layer_idx), positive_integer(f"{name}: num_layers", num_layers)
     if layer is None or not 0 <= layer < layers:
         accepted = f"an integer from 0 to {layers - 1} of num_layers={layers}"
         raise UsageError(f"{name}: layer_idx must be {accepted}, got {shown(layer_idx)}")

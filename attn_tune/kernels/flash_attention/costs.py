@@ -114,7 +114,7 @@ def launch_us(launch: Launch, problem: Problem, device: Device) -> float:
     each, emptiness = work.programs / units(device), 1.0
     # The last round takes as long as a full one, and the multiprocessor with the most programs longest, the more so
     # the less the programs differ.
-    for rounds, power in ((each / config["resident"], "tail"), (each, "part")):
+    for rounds, power in ((each / config["resident"], "tail"), (each, "busiest")):
         idle = math.ceil(rounds) / rounds if rounds > 1 else 1.0
         emptiness *= idle ** of_launch[power]["causal" if problem.causal else "full"]
     busy = (work.programs * config["start"] + work.tiles * config["tile"]) / units(device)

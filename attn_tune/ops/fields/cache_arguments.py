@@ -159,17 +159,14 @@ def check_heads(query: Array, k: Array, layout: str) -> None:
         raise UsageError(f"query heads ({num_q_heads}) must be a multiple of key/value heads ({heads})")
 
 
-def check_expected(workload: str, workloads: Iterable[Workload], max_kv_len: int | None) -> None:
-    """Check what a caller expects of the lengths.
+def check_workload(workload: str, workloads: Iterable[Workload]) -> None:
+    """Check the name of the profile that a caller expects of the lengths.
 
     Raises:
-      UsageError: a profile of another name, or a length that is no positive integer.
+      UsageError: the op has none of this name.
     """
     if workload not in (known := [w.name for w in workloads]):
         raise unknown_name("workload", str(workload), known)
-    longest = as_integer(max_kv_len)
-    if max_kv_len is not None and (longest is None or longest < 1):
-        raise UsageError(f"max_kv_len must be a positive integer, got {shown(max_kv_len)}")
 
 
 def check_window(window: int | None) -> int | None:

@@ -5,6 +5,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from attn_tune.schema.errors import UsageError, shown
+
 _INT32 = np.iinfo(np.int32)
 
 
@@ -14,6 +16,18 @@ def as_integer(given: Any) -> int | None:
         return None if isinstance(given, bool) else operator.index(given)
     except TypeError:
         return None
+
+
+def positive_integer(name: str, given: Any) -> int:
+    """The Python integer above zero that the argument ``name`` is.
+
+    Raises:
+      UsageError: it is something else.
+    """
+    number = as_integer(given)
+    if number is None or number < 1:
+        raise UsageError(f"{name} must be a positive integer, got {shown(given)}")
+    return number
 
 
 def saturated(given: Any) -> Any:

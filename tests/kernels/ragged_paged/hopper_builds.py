@@ -22,6 +22,7 @@ _SMALL = Problem(
 _LLAMA = Problem(
     batch=4, tokens=4096, kv_len=4096, num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128, page_size=64
 )
+_FLOAT8 = dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor")
 BUILDS = {
     "llama": (_LLAMA, {}),
     "mixed": (dataclasses.replace(_SMALL, workload="mix"), {}),
@@ -35,12 +36,9 @@ BUILDS = {
         dataclasses.replace(_SMALL, page_size=0, num_q_heads=10, layout="hnd", causal=False),
         {"consumers": 3, "block_k": 32},
     ),
-    "float8": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"), {}),
-    "float8_groups": (
-        dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="tensor"),
-        {"consumers": 3, "block_k": 32},
-    ),
-    "float8_token": (dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale="token"), {}),
+    "float8": (_FLOAT8, {}),
+    "float8_groups": (_FLOAT8, {"consumers": 3, "block_k": 32}),
+    "float8_token": (dataclasses.replace(_FLOAT8, kv_scale="token"), {}),
     "int8": (dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="head", dtype="float16"), {}),
     "int8_everything": (
         dataclasses.replace(
@@ -58,7 +56,7 @@ BUILDS = {
         {"block_k": 64, "ping_pong": True},
     ),
     "float8_wide": (
-        dataclasses.replace(_LLAMA, num_q_heads=16, head_dim=256, v_head_dim=256, kv_dtype="float8_e4m3fn"),
+        dataclasses.replace(_FLOAT8, num_q_heads=16, head_dim=256, v_head_dim=256, kv_scale="none"),
         {},
     ),
 }

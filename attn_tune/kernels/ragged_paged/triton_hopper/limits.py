@@ -23,7 +23,7 @@ _OLDEST_TRITON, _OLDEST_FOR_CODES = (3, 6), (3, 9)
 # Registers a thread for the output, one tile of logits and its weights in 16 bits; the others are for addresses,
 # statistics and what ptxas keeps apart. Of 240 a thread has 208 for these, of fewer as many less.
 _MOST_REGISTERS, _OTHER_REGISTERS = 208, 32
-# Before the groups share registers anew every thread has as many, and ptxas wants room for one product's output there.
+# Registers a thread that ptxas wants beside one product's output where all threads still have equally many.
 _PRODUCT_REGISTERS = 30
 
 
