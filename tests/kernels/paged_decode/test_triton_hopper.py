@@ -67,6 +67,7 @@ def test_all_candidates_fit_and_give_a_multiprocessor_one_program_at_most(p):
     candidates = SEARCH.candidates[""](p, H200)
     assert candidates[0] == SEARCH.heuristic(p, H200)
     assert len(set(candidates)) >= 3
+    assert {config.halves_ahead for config in candidates} == {0, 1, 2}
     assert max(shared_bytes(*widths(p.head_dim, p.v_head_dim), c.num_stages) for c in candidates) <= 232448
     tiles = -(-p.q_len * p.num_q_heads // 64)
     assert max(c.num_programs * tiles for c in candidates) <= 132

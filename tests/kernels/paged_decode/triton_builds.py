@@ -59,6 +59,8 @@ def main():
         is_hopper = name.startswith("hopper")
         config = (hopper_space if is_hopper else space).heuristic(problem, device)
         call = hopper_forward if is_hopper else forward
+        if name == "hopper-every-90":
+            config = dataclasses.replace(config, halves_ahead=2)
         if name.startswith("cluster"):
             config = dataclasses.replace(config, num_programs=None, cluster=int(name.split("-")[1]))
         operands = jax.eval_shape(functools.partial(make_inputs, problem, "fwd"), jax.ShapeDtypeStruct((), jnp.int32))

@@ -8,16 +8,25 @@ from tests.kernels.scripts import built
 from tests.ops.cases import H200
 
 
-def problem(**sizes):
-    return Problem(q_len=1, kv_len=32768, head_dim=576, v_head_dim=512, num_selected=2048, **sizes)
+def problem(q_len=1, **sizes):
+    return Problem(q_len=q_len, kv_len=32768, head_dim=576, v_head_dim=512, num_selected=2048, **sizes)
 
 
-def test_the_hopper_kernel_comes_first_only_where_it_was_judged():
+def test_the_hopper_kernel_comes_first_where_heads_fill_its_rows():
     kernel = get_kernel("sparse_mla/triton_hopper")
-    sizes = ((128, 128), (128, 16), (1, 128))
+    sizes = ((128, 128), (1, 128), (128, 16))
     order = [kernel.priority_for(problem(batch=b, num_q_heads=n), "fwd", H200) for b, n in sizes]
-    behind = get_kernel("sparse_mla/triton").priority_for(problem(batch=1, num_q_heads=128), "fwd", H200)
-    assert order[0] > behind > max(order[1:])
+    beside = get_kernel("sparse_mla/triton").priority_for(problem(batch=1, num_q_heads=128), "fwd", H200)
+    assert min(order[:2]) > beside > order[2]
+
+
+def test_products_start_ahead_where_keys_are_read_again():
+    search = get_kernel("sparse_mla/triton_hopper").searches["fwd"]
+    prompt, decoding = problem(q_len=4096, batch=1, num_q_heads=128), problem(batch=128, num_q_heads=128)
+    assert search.heuristic(prompt, H200).halves_ahead == 2
+    assert search.heuristic(decoding, H200).halves_ahead == 0
+    for p in (prompt, decoding):
+        assert {config.halves_ahead for config in search.candidates[""](p, H200)} == {0, 1, 2}
 
 
 @pytest.mark.slow

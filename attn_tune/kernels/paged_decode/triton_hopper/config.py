@@ -23,3 +23,12 @@ class Config(Knobs):
         int,
         PowerOfTwo(1, 64, tried=(1, 2, 4), doc="blocks of keys that a program has at least; fewer programs work then"),
     ] = 1
+    halves_ahead: Annotated[
+        int,
+        Range(
+            0,
+            2,
+            tried=(0, 1, 2),
+            doc="halves of a tile's columns whose products start before the other group's weights have come",
+        ),
+    ] = 0

@@ -24,10 +24,11 @@ class Plan:
       rest: columns behind them, 0 or a panel.
       panels: panels of ``width``.
       chunk, chunks: keys that one copy brings, all of one page, and how many of these a tile has.
-      stages: tiles of keys in shared memory.
+      stages, halves_ahead: as in the config.
       queries: rows of the array of queries.
       cache_rows, page_rows: rows of the cache, and of a page.
       is_gathered: threads copy keys.
+      pieces: of half of a tile's columns, each of which is awaited alone.
     """
 
     width: int
@@ -37,10 +38,12 @@ class Plan:
     chunk: int
     chunks: int
     stages: int
+    halves_ahead: int
     queries: int
     cache_rows: int
     page_rows: int
     is_gathered: bool = False
+    pieces: int = 1
 
 
 def plan_of(static: "Static", config: Config, cache_rows: int) -> Plan:
@@ -55,6 +58,7 @@ def plan_of(static: "Static", config: Config, cache_rows: int) -> Plan:
         chunk=chunk,
         chunks=KEYS // chunk,
         stages=config.num_stages,
+        halves_ahead=config.halves_ahead,
         queries=static.batch * static.rows,
         cache_rows=cache_rows,
         page_rows=static.page_size,

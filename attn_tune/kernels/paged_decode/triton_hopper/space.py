@@ -56,8 +56,9 @@ def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
 def _all(problem: Problem, device: Device) -> Iterator[Config]:
     most = _programs(problem, device)
     programs = sorted({most, _uncut(problem, most)})
-    for count, stages, least in itertools.product(programs, tried(Config, "num_stages"), tried(Config, "least_blocks")):
-        yield Config(num_programs=count, num_stages=stages, least_blocks=least)
+    knobs = (tried(Config, name) for name in ("num_stages", "least_blocks", "halves_ahead"))
+    for count, stages, least, halves in itertools.product(programs, *knobs):
+        yield Config(num_programs=count, num_stages=stages, least_blocks=least, halves_ahead=halves)
 
 
 def _programs(problem: Problem, device: Device) -> int:

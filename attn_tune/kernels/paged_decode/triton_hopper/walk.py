@@ -22,6 +22,7 @@ from attn_tune.kernels.lang.gluon.latents.device import (
     end_others,
     pass_maxima,
     receive_others,
+    rounded_rows,
     stage_of,
     start_logits,
     start_others,
@@ -153,7 +154,6 @@ def attend(
                 )
                 tile += 1
                 key += _KEYS
-            mbarrier.arrive(q_empty.index(0))
             if GROUP == 0:
                 acc, maximum, total = _receive(
                     0, acc, maximum, total, stretch, key, tile, buffers, barriers, plan, layouts
@@ -164,7 +164,10 @@ def attend(
             total = sum_totals(GROUP, total, turn, buffers, barriers, layouts)
             turn += 1
             state = (acc, maximum, total)
-            _store(GROUP, state, stretch, sequence, offset, first_row, row, outputs, static, plan, layouts)
+            _store(GROUP, state, stretch, sequence, offset, first_row, row, outputs, buffers, static, plan, layouts)
+            # The output was written where the next copies of queries write.
+            fence_async_shared()
+            mbarrier.arrive(q_empty.index(0))
         position += stretch.count
         sequence += 1
         offset = 0
@@ -188,21 +191,33 @@ def _step(
     layouts: gl.constexpr,
 ):
     """An own tile from ``key`` on and, before it, one of the other group: accumulator, maximum, own denominator."""
-    STARTED: gl.constexpr = 2 if plan.rest == 0 else 3
+    ALL: gl.constexpr = 2 * plan.pieces
+    # All start at once, before what the other group passes is awaited; half of them start behind its maxima.
+    AT_ONCE: gl.constexpr = ALL if plan.halves_ahead == 2 else 0
+    AHEAD: gl.constexpr = plan.halves_ahead * plan.pieces
+    STARTED: gl.constexpr = ALL - AHEAD + (1 if plan.rest > 0 else 0)
     LATE_SCALE: gl.constexpr = static.dot_scale if static.soft_cap is None else static.soft_cap
+    PENDING: gl.constexpr = AT_ONCE > 0 and not IS_FIRST
+    x = gl.full([_ROWS, _KEYS], 0.0, gl.float32, layouts.logits)
+    x = start_logits(GROUP, 0, AT_ONCE, x, tile, buffers, barriers, plan, layouts)
     if not IS_FIRST:
         acc, maximum, total = _receive(
             GROUP, acc, maximum, total, stretch, key - _KEYS, tile - 1, buffers, barriers, plan, layouts
         )
-        acc = start_others(GROUP, acc, tile - 1, buffers, barriers, plan)
-    x = start_logits(GROUP, tile, buffers, barriers, plan, layouts)
+    x = start_logits(GROUP, AT_ONCE, AHEAD, x, tile, buffers, barriers, plan, layouts)
     if not IS_FIRST:
-        acc = end_others(GROUP, acc, tile - 1, STARTED, barriers, plan)
-    x = warpgroup_mma_wait(0, deps=[x])
+        acc = start_others(GROUP, acc, tile - 1, buffers, barriers, plan)
+    if AT_ONCE == 0:
+        x = start_logits(GROUP, AHEAD, ALL, x, tile, buffers, barriers, plan, layouts)
+        if not IS_FIRST:
+            acc = end_others(GROUP, acc, tile - 1, STARTED, barriers, plan)
+    x = warpgroup_mma_wait(2 if PENDING else 0, deps=[x])
     x = _masked(x, key, at, stretch, static, layouts)
     highest = pass_maxima(GROUP, x, maximum, LATE_SCALE, buffers, barriers, layouts)
     _hide_values(GROUP, stretch, key, tile, buffers, plan)
-    acc, total = add_own(GROUP, acc, x, maximum, highest, total, tile, LATE_SCALE, buffers, barriers, plan, layouts)
+    acc, total = add_own(
+        GROUP, PENDING, acc, x, maximum, highest, total, tile, LATE_SCALE, buffers, barriers, plan, layouts
+    )
     return acc, highest, total
 
 
@@ -273,6 +288,7 @@ def _store(
     first_row,
     row,
     outputs,
+    buffers,
     static: gl.constexpr,
     plan: gl.constexpr,
     layouts: gl.constexpr,
@@ -283,22 +299,28 @@ def _store(
     seen = total > 0
     some = gl.where(seen, total, 1.0)
     log_sum = gl.where(seen, maximum + gl.log2(some), float("-inf"))
-    factor = gl.convert_layout(gl.where(seen, 1.0 / some, 0.0), gl.SliceLayout(1, layouts.out))
-    values = acc * factor[:, None]
-    own_row = first_row + gl.arange(0, _ROWS, gl.SliceLayout(1, layouts.out))
-    column = GROUP * plan.half + gl.arange(0, plan.half, gl.SliceLayout(0, layouts.out))
-    inside = (own_row < static.rows)[:, None] & (column < static.v_head_dim)[None, :]
+    factor = gl.where(seen, 1.0 / some, 0.0)
     if stretch.is_whole:
         base = sequence.to(gl.int64) * static.rows
         if GROUP == 0:
             gl.store(lse + base + row, log_sum * LN2, mask=row < static.rows)
-        places = (base + own_row)[:, None] * static.v_head_dim + column[None, :]
-        gl.store(out + places, values.to(out.dtype.element_ty), mask=inside)
+        rounded = rounded_rows(GROUP, acc, factor, buffers, plan, layouts)
+        _store_columns(GROUP, out, rounded, base, first_row, static, plan)
     else:
         # A sequence's first part is the last of a program's piece.
         part = 2 * (gl.program_id(0) // static.tiles) + (offset == 0).to(gl.int32)
         base = (part.to(gl.int64) * static.tiles + gl.program_id(0) % static.tiles) * _ROWS - first_row
         if GROUP == 0:
             gl.store(part_lse + base + row, log_sum, mask=row < static.rows)
-        places = (base + own_row)[:, None] * static.v_head_dim + column[None, :]
-        gl.store(part_out + places, values, mask=inside)
+        values = acc * gl.convert_layout(factor, gl.SliceLayout(1, layouts.out))[:, None]
+        _store_columns(GROUP, part_out, values, base, first_row, static, plan)
+
+
+@gluon.jit
+def _store_columns(GROUP: gl.constexpr, memory, values, base, first_row, static: gl.constexpr, plan: gl.constexpr):
+    """Stores a group's half of the rows that exist to an array in which ``base`` is the row of row 0."""
+    LAYOUT: gl.constexpr = values.type.layout
+    row = first_row + gl.arange(0, _ROWS, gl.SliceLayout(1, LAYOUT))
+    column = GROUP * plan.half + gl.arange(0, plan.half, gl.SliceLayout(0, LAYOUT))
+    inside = (row < static.rows)[:, None] & (column < static.v_head_dim)[None, :]
+    gl.store(memory + (base + row)[:, None] * static.v_head_dim + column[None, :], values, mask=inside)

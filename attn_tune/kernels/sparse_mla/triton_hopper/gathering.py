@@ -9,23 +9,16 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, ROWS, WARPS
-from attn_tune.kernels.lang.gluon.latents.device import stage_of
+from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, ROWS
+from attn_tune.kernels.lang.gluon.latents.device import piece_of, rows_layout, stage_of
+from attn_tune.kernels.lang.gluon.names import viewed
 from attn_tune.kernels.sparse_mla.triton_hopper.walk import first_index
 
 _KEYS = gl.constexpr(KEYS)
 _GROUPS = gl.constexpr(GROUPS)
 _ROWS = gl.constexpr(ROWS)
-_WARPS = gl.constexpr(WARPS)
 # The name on the right is that of Triton 3.6.
 _start = getattr(async_copy, "async_load", async_copy.async_copy_global_to_shared)
-
-
-@gluon.constexpr_function
-def rows_layout(width):
-    """Sixteen bytes a thread, and as much of a row a warp as it can hold."""
-    across = min(32, width // 8)
-    return gl.BlockedLayout([1, 8], [32 // across, across], [_WARPS.value, 1], [1, 0])
 
 
 @gluon.jit
@@ -47,22 +40,26 @@ def _gather(GROUP: gl.constexpr, kv, named, start, tile, buffers, barriers, plan
 
     The barrier of a half counts the threads whose copies have come.
     """
-    layout: gl.constexpr = rows_layout(plan.half)
+    PIECES: gl.constexpr = plan.pieces
+    COLUMNS: gl.constexpr = plan.half // PIECES
+    SLOTS: gl.constexpr = plan.stages * _GROUPS * PIECES
+    layout: gl.constexpr = rows_layout(COLUMNS)
+    shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_KEYS, COLUMNS], buffers.k.dtype)
+    pieces = viewed(buffers.k, [SLOTS, _KEYS, COLUMNS], shared)
     # Before the wait, which hides how long these loads take.
     keys = _named(named, start, layout)
     stage, phase = stage_of(tile, plan)
-    near = stage * _GROUPS + GROUP
-    far = stage * _GROUPS + 1 - GROUP
-    mbarrier.wait(barriers.k_empty.index(near), phase ^ 1)
-    _copy_columns(buffers.k.index(near), kv, keys, GROUP * plan.half, plan.half, layout, plan)
-    async_copy.mbarrier_arrive(barriers.k_full.index(near), increment_count=False)
-    mbarrier.wait(barriers.k_empty.index(far), phase ^ 1)
-    _copy_columns(buffers.k.index(far), kv, keys, (1 - GROUP) * plan.half, plan.half, layout, plan)
-    if plan.rest > 0:
-        beside: gl.constexpr = rows_layout(plan.rest)
-        also = _named(named, start, beside)
-        _copy_columns(buffers.k_rest.index(stage), kv, also, plan.width, plan.rest, beside, plan)
-    async_copy.mbarrier_arrive(barriers.k_full.index(far), increment_count=False)
+    for i in gl.static_range(_GROUPS * PIECES):
+        own = piece_of(GROUP, i, PIECES)
+        if i % PIECES == 0:
+            mbarrier.wait(barriers.k_empty.index(stage * _GROUPS + own // PIECES), phase ^ 1)
+        piece = stage * _GROUPS * PIECES + own
+        _copy_columns(pieces.index(piece), kv, keys, own * COLUMNS, COLUMNS, layout, plan)
+        if plan.rest > 0 and i == _GROUPS * PIECES - 1:
+            beside: gl.constexpr = rows_layout(plan.rest)
+            also = _named(named, start, beside)
+            _copy_columns(buffers.k_rest.index(stage), kv, also, plan.width, plan.rest, beside, plan)
+        async_copy.mbarrier_arrive(barriers.k_full.index(piece), increment_count=False)
 
 
 @gluon.jit

@@ -16,6 +16,7 @@ from attn_tune.kernels.lang.gluon.latents.device import (
     end_others,
     pass_maxima,
     receive_others,
+    rounded_rows,
     start_logits,
     start_others,
     sum_totals,
@@ -66,7 +67,7 @@ def attend(GROUP: gl.constexpr, indices, sinks, out, lse, buffers, barriers, pla
         acc = start_others(0, acc, tile, buffers, barriers, plan)
         acc = end_others(0, acc, tile, 0, barriers, plan)
     total = sum_totals(GROUP, total, 0, buffers, barriers, layouts)
-    _store(GROUP, acc, maximum, total, query, head, out, lse, plan, layouts)
+    _store(GROUP, acc, maximum, total, query, head, out, lse, buffers, plan, layouts)
 
 
 @gluon.jit
@@ -84,20 +85,32 @@ def _step(
     layouts: gl.constexpr,
 ):
     """An own tile and, before it, that of the other group: accumulator, maximum, and the own denominator."""
-    STARTED: gl.constexpr = 2 if plan.rest == 0 else 3
+    ALL: gl.constexpr = 2 * plan.pieces
+    # All start at once, before what the other group passes is awaited; half of them start behind its maxima.
+    AT_ONCE: gl.constexpr = ALL if plan.halves_ahead == 2 else 0
+    AHEAD: gl.constexpr = plan.halves_ahead * plan.pieces
+    STARTED: gl.constexpr = ALL - AHEAD + (1 if plan.rest > 0 else 0)
     indices, first, end = named
+    PENDING: gl.constexpr = AT_ONCE > 0 and not IS_FIRST
+    x = gl.full([_ROWS, _KEYS], 0.0, gl.float32, layouts.logits)
+    x = start_logits(GROUP, 0, AT_ONCE, x, tile, buffers, barriers, plan, layouts)
     if not IS_FIRST:
         acc, maximum, total = receive_others(GROUP, acc, maximum, total, tile - 1, buffers, barriers, plan, layouts)
+    x = start_logits(GROUP, AT_ONCE, AHEAD, x, tile, buffers, barriers, plan, layouts)
+    if not IS_FIRST:
         acc = start_others(GROUP, acc, tile - 1, buffers, barriers, plan)
-    x = start_logits(GROUP, tile, buffers, barriers, plan, layouts)
+    if AT_ONCE == 0:
+        x = start_logits(GROUP, AHEAD, ALL, x, tile, buffers, barriers, plan, layouts)
+        if not IS_FIRST:
+            acc = end_others(GROUP, acc, tile - 1, STARTED, barriers, plan)
     place = first + tile * _KEYS + gl.arange(0, _KEYS, gl.SliceLayout(0, layouts.logits))
     key = gl.load(indices + place, mask=place < end, other=-1)
-    if not IS_FIRST:
-        acc = end_others(GROUP, acc, tile - 1, STARTED, barriers, plan)
-    x = warpgroup_mma_wait(0, deps=[x])
+    x = warpgroup_mma_wait(2 if PENDING else 0, deps=[x])
     x = gl.where(((key >= 0) & (key < plan.kv_len))[None, :], x, float("-inf"))
     highest = pass_maxima(GROUP, x, maximum, plan.scale, buffers, barriers, layouts)
-    acc, total = add_own(GROUP, acc, x, maximum, highest, total, tile, plan.scale, buffers, barriers, plan, layouts)
+    acc, total = add_own(
+        GROUP, PENDING, acc, x, maximum, highest, total, tile, plan.scale, buffers, barriers, plan, layouts
+    )
     return acc, highest, total
 
 
@@ -111,6 +124,7 @@ def _store(
     head,
     out,
     lse,
+    buffers,
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
@@ -122,9 +136,13 @@ def _store(
     if GROUP == 0:
         log_sum = gl.where(seen, (maximum + gl.log2(some)) * LN2, float("-inf"))
         gl.store(lse + base + head, log_sum, mask=head < plan.heads)
-    factor = gl.convert_layout(gl.where(seen, 1.0 / some, 0.0), gl.SliceLayout(1, layouts.out))
-    row = gl.program_id(0) % plan.tiles * _ROWS + gl.arange(0, _ROWS, gl.SliceLayout(1, layouts.out))
-    column = GROUP * plan.half + gl.arange(0, plan.half, gl.SliceLayout(0, layouts.out))
+    factor = gl.where(seen, 1.0 / some, 0.0)
+    if plan.splits == 1:
+        values = rounded_rows(GROUP, acc, factor, buffers, plan, layouts)
+    else:
+        values = acc * gl.convert_layout(factor, gl.SliceLayout(1, layouts.out))[:, None]
+    row = gl.program_id(0) % plan.tiles * _ROWS + gl.arange(0, _ROWS, gl.SliceLayout(1, values.type.layout))
+    column = GROUP * plan.half + gl.arange(0, plan.half, gl.SliceLayout(0, values.type.layout))
     inside = (row < plan.heads)[:, None] & (column < plan.v_head_dim)[None, :]
     places = (base + row)[:, None] * plan.v_head_dim + column[None, :]
-    gl.store(out + places, (acc * factor[:, None]).to(out.dtype.element_ty), mask=inside)
+    gl.store(out + places, values, mask=inside)

@@ -121,8 +121,9 @@ def new_buffers(dtype: gl.constexpr, plan: gl.constexpr):
 def new_signals(ARRIVALS: gl.constexpr, plan: gl.constexpr):
     """Barriers of a program, of whose copies ``ARRIVALS`` are counted for each half of a tile."""
     SLOTS: gl.constexpr = plan.stages * _GROUPS
+    PIECES: gl.constexpr = SLOTS * plan.pieces
     return Barriers(
-        new_barriers(SLOTS, ARRIVALS),
+        new_barriers(PIECES, ARRIVALS),
         new_barriers(SLOTS, 1),
         new_barriers(_GROUPS, 1),
         new_barriers(_GROUPS * 2, 1),
@@ -146,30 +147,57 @@ def _zero(tile):
     return tile.to(gl.int32) * gl.program_id(2)
 
 
+@gluon.constexpr_function
+def piece_of(group, place, pieces):
+    """The piece of a tile's columns that comes at a place, those of the half of its own group first."""
+    return (group * pieces + place) % (2 * pieces)
+
+
 @gluon.jit
-def await_half(half, phase, barriers, plan: gl.constexpr):
-    """Waits until half of a tile's columns have come."""
-    mbarrier.wait(barriers.k_full.index(half), phase)
+def await_piece(piece, phase, barriers, plan: gl.constexpr):
+    """Waits until a piece of half of a tile's columns has come."""
+    mbarrier.wait(barriers.k_full.index(piece), phase)
     if plan.is_gathered:
         # What was copied by threads is read by the tensor cores.
         fence_async_shared()
 
 
 @gluon.jit
-def start_logits(GROUP: gl.constexpr, tile, buffers, barriers, plan: gl.constexpr, layouts: gl.constexpr):
-    """Starts the products of queries and an own tile, the half first that comes first."""
+def await_half(half, phase, barriers, plan: gl.constexpr):
+    """Waits until half of a tile's columns have come."""
+    PIECES: gl.constexpr = plan.pieces
+    for i in gl.static_range(PIECES):
+        await_piece(half * PIECES + i, phase, barriers, plan)
+
+
+@gluon.jit
+def start_logits(
+    GROUP: gl.constexpr,
+    FIRST: gl.constexpr,
+    LAST: gl.constexpr,
+    x,
+    tile,
+    buffers,
+    barriers,
+    plan: gl.constexpr,
+    layouts: gl.constexpr,
+):
+    """Starts the products of queries and an own tile, pieces ``FIRST`` to ``LAST`` as they come."""
+    PIECES: gl.constexpr = plan.pieces
+    COLUMNS: gl.constexpr = plan.half // PIECES
+    Q_PIECES: gl.constexpr = _GROUPS * PIECES
+    K_PIECES: gl.constexpr = plan.stages * _GROUPS * PIECES
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_KEYS, COLUMNS], buffers.k.dtype)
+    q = viewed(buffers.q, [Q_PIECES, _ROWS, COLUMNS], layout)
+    k = viewed(buffers.k, [K_PIECES, _KEYS, COLUMNS], layout)
     stage, phase = stage_of(tile, plan)
-    near = stage * 2 + GROUP
-    far = stage * 2 + 1 - GROUP
     zero = _zero(tile)
-    x = gl.full([_ROWS, _KEYS], 0.0, gl.float32, layouts.logits)
-    await_half(near, phase, barriers, plan)
-    q = buffers.q.index(zero + GROUP)
-    x = warpgroup_mma(q, buffers.k.index(near).permute((1, 0)), x, use_acc=False, is_async=True)
-    await_half(far, phase, barriers, plan)
-    q = buffers.q.index(zero + 1 - GROUP)
-    x = warpgroup_mma(q, buffers.k.index(far).permute((1, 0)), x, is_async=True)
-    if plan.rest > 0:
+    for i in gl.static_range(FIRST, LAST):
+        own = piece_of(GROUP, i, PIECES)
+        piece = stage * _GROUPS * PIECES + own
+        await_piece(piece, phase, barriers, plan)
+        x = warpgroup_mma(q.index(zero + own), k.index(piece).permute((1, 0)), x, use_acc=i > 0, is_async=True)
+    if plan.rest > 0 and FIRST < LAST and LAST == _GROUPS * PIECES:
         x = warpgroup_mma(buffers.q_rest.index(zero), buffers.k_rest.index(stage).permute((1, 0)), x, is_async=True)
     return x
 
@@ -224,7 +252,6 @@ def pass_maxima(GROUP: gl.constexpr, x, maximum, SCALE: gl.constexpr, buffers, b
     # Scaled behind the maximum, and in the one instruction that subtracts it.
     highest = gl.maximum(maximum, gl.max(x, 1) * SCALE)
     buffers.maxima.index(GROUP).store(highest)
-    synchronize()
     mbarrier.arrive(barriers.maxima_full.index(GROUP))
     # Read again, so that the compiler keeps what is not urgent behind the arrival.
     return buffers.maxima.index(GROUP).load(gl.SliceLayout(1, layouts.logits))
@@ -233,6 +260,7 @@ def pass_maxima(GROUP: gl.constexpr, x, maximum, SCALE: gl.constexpr, buffers, b
 @gluon.jit
 def add_own(
     GROUP: gl.constexpr,
+    PENDING: gl.constexpr,
     acc,
     x,
     maximum,
@@ -250,6 +278,8 @@ def add_own(
     slots = _parts_of(buffers.weights, stage, plan)
     passed = barriers.weights_full
     first, last = x.reshape([_ROWS, 2, _PART]).permute((0, 2, 1)).split()
+    if PENDING:
+        acc = end_others(GROUP, acc, tile - 1, 0, barriers, plan)
     shift = gl.convert_layout(_shift(highest), gl.SliceLayout(1, layouts.part))
     first, early = _pass_weights(first, shift, SCALE, slots[0], passed.index(GROUP * 2), layouts)
     # Read again, twice, so that the compiler keeps what is not urgent behind the weights before.
@@ -275,7 +305,6 @@ def _pass_weights(x, shift, SCALE: gl.constexpr, slot, passed, layouts: gl.const
     rounded = weights.to(slot.dtype)
     slot.store(rounded)
     fence_async_shared()
-    synchronize()
     mbarrier.arrive(passed)
     return weights, rounded
 
@@ -284,6 +313,23 @@ def _pass_weights(x, shift, SCALE: gl.constexpr, slot, passed, layouts: gl.const
 def _shift(maximum):
     """The number to subtract from logits: a row may have seen nothing yet."""
     return gl.where(maximum == float("-inf"), 0.0, maximum)
+
+
+@gluon.constexpr_function
+def rows_layout(width):
+    """Sixteen bytes a thread, and as much of a row a warp as it can hold."""
+    across = min(32, width // 8)
+    return gl.BlockedLayout([1, 8], [32 // across, across], [WARPS, 1], [1, 0])
+
+
+@gluon.jit
+def rounded_rows(GROUP: gl.constexpr, acc, factor, buffers, plan: gl.constexpr, layouts: gl.constexpr):
+    """``acc * factor`` in the queries' dtype, a warp a row: by way of half of the queries, which no group needs now."""
+    values = acc * gl.convert_layout(factor, gl.SliceLayout(1, layouts.out))[:, None]
+    memory = buffers.q.index(GROUP)
+    memory.store(values.to(buffers.q.dtype))
+    LAYOUT: gl.constexpr = rows_layout(plan.half)
+    return memory.load(LAYOUT)
 
 
 @gluon.jit
