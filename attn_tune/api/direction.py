@@ -74,12 +74,12 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
     )
     kernel: Callable = load(choice.spec.searches[direction].call)
     if choice.spec.is_launched_on_gpu:
-        kernel = _kept_apart(kernel, bool(get_op(call.op).in_place(problem, direction)))
+        kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
     return marked(kernel, problem, choice.config, choice.answer.signature, direction)
 
 
 @cached
-def _kept_apart(kernel: Callable, in_place: bool) -> Callable:
+def _behind_barriers(kernel: Callable, in_place: bool) -> Callable:
     """``kernel`` with barriers between what XLA cannot look into and what surrounds it.
 
     In a loop XLA (of JAX 0.11.2 at least) moves slices and updates into such a call, runs it twice where a result has
@@ -87,11 +87,11 @@ def _kept_apart(kernel: Callable, in_place: bool) -> Callable:
     libraries and of other packages have none.
     """
 
-    def apart(problem: Any, config: Any, inputs: Any) -> Any:
+    def guarded(problem: Any, config: Any, inputs: Any) -> Any:
         given = jax.lax.optimization_barrier(inputs) if in_place else inputs
         return jax.lax.optimization_barrier(dict(kernel(problem, config, given)))
 
-    return apart
+    return guarded
 
 
 def _outputs(call: Call, launch: Callable, problem: Any, inputs: Any) -> dict[str, Array]:

@@ -155,11 +155,11 @@ def _lower_for_cuda(ctx: Any, *operands: Any, launch: Launch) -> Any:
         ctx = ctx.replace(avals_out=[*ctx.avals_out, room])
     message = zlib.compress(_serialize(launch, compiled))
     lower = jax.ffi.ffi_lowering(CALL_TARGET, operand_output_aliases=dict(launch.aliases))
-    given = _kept_apart(operands) if launch.aliases else operands
-    return _kept_apart(lower(ctx, *given, opaque=message)[: len(launch.out_types)])
+    given = _behind_barriers(operands) if launch.aliases else operands
+    return _behind_barriers(lower(ctx, *given, opaque=message)[: len(launch.out_types)])
 
 
-def _kept_apart(values: Sequence[Any]) -> list[Any]:
+def _behind_barriers(values: Sequence[Any]) -> list[Any]:
     """The MLIR values, each behind a barrier that XLA drops once it has fused; nothing is copied for one.
 
     In a loop XLA (of JAX 0.11.2 at least) moves slices of operands and updates by results into the call. It then

@@ -13,7 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from attn_tune.kernels.lang.gluon.device import next_place
 from attn_tune.kernels.lang.gluon.names import start_copy
 from attn_tune.kernels.ragged_paged.triton_hopper.config import ROWS, WARPS
-from attn_tune.kernels.ragged_paged.triton_hopper.queries import halve_queries, row_layout
+from attn_tune.kernels.ragged_paged.triton_hopper.queries import make_queries_float16, row_layout
 from attn_tune.kernels.ragged_paged.triton_hopper.steps import (
     Rows,
     begin,
@@ -47,7 +47,7 @@ class Buffers(NamedTuple):
     Attributes:
       q: queries, ``[q_slots * consumers * q_stride, 64, block_h]``: a slot has one and may have more room.
       q_copies: what one copy writes of them, ``[... * k_panels, queries, group, k_panel]``.
-      half_q: the queries in float16, where the plan ``has_factors``; else None.
+      float16_q: the queries in float16, where the plan ``has_factors``; else None.
       out: the output of a tile in the slot of its queries, ``[q_slots * consumers * out_stride, 64, block_v]``.
       k, v: keys and values, ``[stages, block_k, block_h]`` and ``[stages, block_k, block_v]``.
       k_copies, v_copies: what one copy writes of them or of their codes, ``[... * panels * chunks, chunk, 1, panel]``.
@@ -59,7 +59,7 @@ class Buffers(NamedTuple):
 
     q: gl.shared_memory_descriptor
     q_copies: gl.shared_memory_descriptor
-    half_q: gl.shared_memory_descriptor | None
+    float16_q: gl.shared_memory_descriptor | None
     out: gl.shared_memory_descriptor
     k: gl.shared_memory_descriptor
     v: gl.shared_memory_descriptor
@@ -299,7 +299,7 @@ def _receive_queries(
     slot = turn % plan.q_slots * plan.consumers + CONSUMER
     mbarrier.wait(barriers.q_full.index(slot), turn // plan.q_slots & 1, pred=more)
     if plan.has_factors:
-        factor = halve_queries(slot, load_scale(buffers.k_scales, info, plan), buffers, plan, layouts)
+        factor = make_queries_float16(slot, load_scale(buffers.k_scales, info, plan), buffers, plan, layouts)
         rows = Rows(rows.position, rows.sink, rows.whole_begin, rows.whole_stop, factor)
     return slot, rows
 
@@ -307,7 +307,7 @@ def _receive_queries(
 @gluon.jit
 def _queries_of(slot, buffers, plan: gl.constexpr):
     """The queries of a slot as they are multiplied."""
-    tiles = buffers.half_q if plan.has_factors else buffers.q
+    tiles = buffers.float16_q if plan.has_factors else buffers.q
     return tiles.index(slot * plan.q_stride)
 
 

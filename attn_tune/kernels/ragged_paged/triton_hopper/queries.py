@@ -41,7 +41,7 @@ def as_float16(memory):
 
 
 @gluon.jit
-def halve_queries(slot, scale, buffers, plan: gl.constexpr, layouts: gl.constexpr):
+def make_queries_float16(slot, scale, buffers, plan: gl.constexpr, layouts: gl.constexpr):
     """Makes the queries of a slot float16 in place.
 
     Args:
@@ -56,7 +56,7 @@ def halve_queries(slot, scale, buffers, plan: gl.constexpr, layouts: gl.constexp
     largest = gl.minimum(gl.maximum(gl.max(gl.abs(x), 1), _SMALLEST), _LARGEST)
     bits = largest.to(gl.int32, bitcast=True) & _EXPONENT
     inverse = (_TWO_EXPONENTS - bits).to(gl.float32, bitcast=True) * gl.where(scale < 0, -1.0, 1.0)
-    buffers.half_q.index(tile).store((x * inverse[:, None]).to(gl.float16))
+    buffers.float16_q.index(tile).store((x * inverse[:, None]).to(gl.float16))
     fence_async_shared()
     synchronize()
     factor = bits.to(gl.float32, bitcast=True) * gl.abs(scale) * plan.row_scale
