@@ -49,13 +49,18 @@ class Step:
     printed: str
 
 
-def steps(text: str, folder: Path) -> Iterator[Step]:
+def steps(text: str, folder: Path, module: str = "attn_tune") -> Iterator[Step]:
     """Runs every command of the page ``text`` in the empty ``folder``; the next one begins when it is asked for.
+
+    Args:
+      text: the page.
+      folder: the folder.
+      module: the Python module that the command ``attn-tune`` is.
 
     Raises:
       RuntimeError: a command failed.
     """
-    environment = _environment(folder)
+    environment = _environment(folder, module)
     for kind, body in BLOCK.findall(text):
         if kind == "python":
             if name := re.match(r"# (\w+\.py)\n", body):
@@ -91,10 +96,10 @@ def comparable(text: str) -> str:
     return re.sub(r"(?<=verified, )(winner|proven untuned config)", "", " ".join(text.replace("─", "").split()))
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, module: str) -> dict[str, str]:
     programs, home = folder / "bin", folder / "home"
     programs.mkdir()
-    for name, words in (("attn-tune", "-m attn_tune"), ("python", "")):
+    for name, words in (("attn-tune", f"-m {module}"), ("python", "")):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         (programs / name).chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ATTN_TUNE_", "COLUMNS"))}

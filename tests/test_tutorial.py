@@ -18,7 +18,7 @@ PAGE = (DOCS / "tutorial.md").read_text()
 @pytest.mark.slow
 def test_the_tutorial_prints_what_it_says(tmp_path):
     commands, rules = [], {}
-    for step in steps(PAGE, tmp_path.resolve()):
+    for step in steps(PAGE, tmp_path.resolve(), "tests.one_feature_problem"):
         commands.append(step.command)
         if " sweep " in step.command:
             with closing(sqlite3.connect(tmp_path / "sweep.db")) as database:
