@@ -1,4 +1,4 @@
-"""A call as one program: eagerly each operation around a kernel is a program of its own, compiled for that test alone."""
+"""A call as one program: eagerly each operation around a kernel is a program of its own, compiled for one test alone."""
 
 import jax
 import numpy as np
