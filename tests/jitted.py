@@ -1,4 +1,4 @@
-"""A call as one program: eagerly each operation around a kernel is a program of its own, compiled for one test alone."""
+"""A call as one program: eagerly each operation around a kernel is a program of its own, compiled for one test."""
 
 import jax
 import numpy as np

@@ -5,6 +5,7 @@ Only for tests of what commands print. That each kernel passes every feature pro
 
 import functools
 import sys
+from collections.abc import Callable
 
 
 def main() -> None:
@@ -16,8 +17,8 @@ def main() -> None:
     command()
 
 
-def prove_on_one() -> None:
-    """Leaves of the feature problems of a config the first."""
+def prove_on_one(set_attribute: Callable[..., None] = setattr) -> None:
+    """Leaves of the feature problems of a config the first. ``set_attribute`` may be that of a monkeypatch."""
     from attn_tune.tuner.run import search
 
     every = search.features_for
@@ -26,7 +27,7 @@ def prove_on_one() -> None:
     def first(*arguments):
         return every(*arguments)[:1]
 
-    search.features_for = first
+    set_attribute(search, "features_for", first)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from attn_tune.schema import Status
 from attn_tune.schema.trial import Stage
 from tests.chosen import exhaustive, values_asked_for
 from tests.in_process import InProcess
+from tests.one_feature_problem import prove_on_one
 
 SIGNATURES = {
     "probe_paged": "probe_paged/v1 b=3 s=64 n=2 h=16 page=8 dtype=float32 workload=uni",
@@ -50,6 +51,7 @@ def lab(request, tmp_path_factory, command):
     # Untuned configs among the planted ones are wrong, which the exit code says.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("attn_tune.tuner.run.executor.IsolatedExecutor", InProcess)
+        prove_on_one(patch.setattr)
         result = command("sweep", *grids, "--db", path, "--json", fails=True)
     assert result.exit_code in (0, 1), result.output
     return path
