@@ -37,8 +37,9 @@ def main():
             np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=1e-5)
         print(kind.name)
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
-    out = call(*arrays, blocks, g_cmp=gates[1], mesh=mesh, in_specs=(SPEC, SPEC, SPEC))
-    whole = call(*arrays, blocks, g_cmp=gates[1])
+    compressed = functools.partial(call, g_cmp=gates[1])
+    out = jax.jit(functools.partial(compressed, mesh=mesh, in_specs=(SPEC, SPEC, SPEC)))(*arrays, blocks)
+    whole = jax.jit(compressed)(*arrays, blocks)
     np.testing.assert_allclose(np.asarray(out), np.asarray(whole), atol=1e-5)
     print("specs")
 

@@ -130,7 +130,7 @@ def test_no_rows_and_no_keys_are_what_they_are_in_jax(q, kv, arguments):
             out, residual = function(*arrays, **arguments, return_residual=True)
             return jnp.sum(out), (out, residual)
 
-        return jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(q, kv, kv, bias)
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True))(q, kv, kv, bias)
 
     assert_same(of(dot_product_attention), of(jax.nn.dot_product_attention), 0.0)
 

@@ -89,7 +89,7 @@ def test_gradients_are_those_of_the_formula():
         return jnp.pad(out, [(1, 0), (0, 0), (0, 0)]), jnp.pad(lse, [(1, 0), (0, 0)], constant_values=-jnp.inf)
 
     ours, theirs = (
-        jax.grad(lambda given, merge=merge: loss(merge, *given))((outs, logs))
+        jax.jit(jax.grad(lambda given, merge=merge: loss(merge, *given)))((outs, logs))
         for merge in (attn_tune.merge_attention, formula)
     )
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):

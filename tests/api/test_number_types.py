@@ -62,7 +62,7 @@ def outputs_and_gradients(name, op, asarray):
 
     arrays = (*map(asarray, (Q, KEYS, V)), own)
     outputs = call(*arrays)
-    grads = jax.grad(lambda *x: call(*x)[0].astype(jnp.float32).sum(), (0, 1, 2, 3))(*arrays)
+    grads = jax.jit(jax.grad(lambda *x: call(*x)[0].astype(jnp.float32).sum(), (0, 1, 2, 3)))(*arrays)
     return outputs, grads
 
 

@@ -71,10 +71,11 @@ def flash_attention__sinks_window_cap(rng):
 
 
 @call
-def flash_attention__bias(rng):
+def flash_attention__causal_bias(rng):
     q, k, v = dense(rng)
     bias = floats(rng, B, N, T, T)
-    return (q, k, v, bias), {}, batch(lambda q, k, v, b: attend(q, k, v, bias=b), q, k, v, bias)
+    out = batch(lambda q, k, v, b: attend(q, k, v, mask=causal(T, T), bias=b), q, k, v, bias)
+    return (q, k, v, bias), {"causal": True}, out
 
 
 @call

@@ -16,7 +16,7 @@ from tests.integrations.ejkernel.linear_calls import CALLS
 ONE = jnp.ones(4)
 REFUSED = {
     "flash_attention__sinks_window_cap": [{"logits_dtype": jnp.int32}],
-    "flash_attention__bias": [{"logits_soft_cap": 2.0}],
+    "flash_attention__causal_bias": [{"logits_soft_cap": 2.0}],
     "scaled_dot_product_attention__lengths": [{"in_specs": ()}],
     "flash_mla__rotary": [{"softmax_dtype": jnp.bfloat16}],
     "page_attention__hnd": [{"mask_value": -1.0}],

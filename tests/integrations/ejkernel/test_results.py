@@ -9,6 +9,7 @@ import pytest
 
 import attn_tune.integrations.ejkernel as ours
 from tests.integrations.ejkernel.linear_calls import CALLS
+from tests.jitted import jitted
 
 
 def arrays(arguments):
@@ -25,7 +26,7 @@ def close(found, expected, atol=2e-4):
 @pytest.mark.parametrize("name", CALLS)
 def test_the_function_gives_what_numpy_does(name):
     arguments, keywords, expected = CALLS[name](np.random.default_rng(0))
-    close(getattr(ours, name.partition("__")[0])(*arrays(arguments), **keywords), expected)
+    close(jitted(getattr(ours, name.partition("__")[0]))(*arrays(arguments), **keywords), expected)
 
 
 def test_every_function_but_aliases_has_a_call():

@@ -119,7 +119,7 @@ def test_tokens_before_the_first_sequence_are_in_no_mean():
 def test_gradients_flow_through_flash_mla_and_linear_attention():
     rng = np.random.default_rng(0)
     q, kv, w = (jnp.asarray(floats(rng, *shape)) for shape in ((1, 4, 2, 16), (1, 4, 8), (8, 1, 16)))
-    gradients = jax.grad(lambda *x: ours.flash_mla(*x, causal=True).sum(), (0, 1, 2, 3))(q, kv, w, w)
+    gradients = jax.jit(jax.grad(lambda *x: ours.flash_mla(*x, causal=True).sum(), (0, 1, 2, 3)))(q, kv, w, w)
     gamma = -jnp.ones(2)
     gated = jax.grad(lambda g: jnp.sum(jnp.asarray(ours.gla_attention(q, q, q, None, g, reverse=True))))(gamma)
     assert all(np.isfinite(x).all() and np.any(x) for x in (*gradients, gated))

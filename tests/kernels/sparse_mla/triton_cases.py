@@ -20,6 +20,8 @@ TESTED = (
 
 
 def main():
+    import jax
+
     from attn_tune.kernels.sparse_mla.triton.config import Config
     from attn_tune.kernels.sparse_mla.triton.forward import forward
     from attn_tune.ops.sparse_mla.inputs import make_inputs
@@ -31,7 +33,7 @@ def main():
         # Five rows are of every kind; the interpreter is slow.
         sample = samples()[name]
         problem = dataclasses.replace(sample, q_len=min(sample.q_len, 5), batch=3 if sample.q_len == 1 else 1)
-        operands = make_inputs(problem, "fwd", 1)
+        operands = jax.jit(make_inputs, static_argnums=(0, 1))(problem, "fwd", 1)
         config = Config(block_n=heads, block_k=keys, num_warps=4, num_stages=2, splits=splits)
         try:
             assert_right(problem, operands, forward(problem, config, operands))
