@@ -34,6 +34,7 @@ _DEVICE = "SELECT min(id) FROM device WHERE digest = :device"
 _PLAIN = (
     "op", "kernel", "direction", "rank", "gain", "regret_bound", "worst_error", "samples", "trials", "features",
 )  # fmt: skip
+_POSITIVE = ("median_us", "heuristic_us", "gain", "samples", "trials")
 _READ = """
 SELECT decision.* FROM decision JOIN device AS known ON known.id = device_id
 WHERE {filters} ORDER BY signature, direction, known.digest, rank
@@ -105,6 +106,14 @@ def read_decisions(
 
 def _to_decision(references: References, row: sqlite3.Row) -> Decision:
     signature = references.signature(row["signature"])
+    # Nothing but an edit by hand makes these.
+    for name in _POSITIVE:
+        if row[name] is not None and not row[name] > 0:
+            raise ValueError(f"its {name} is {row[name]}")
+    if row["config_digest"] != digest_text(row["config"]):
+        raise ValueError("its config_digest is not that of its config")
+    if row["kernel"].partition("/")[0] != row["op"]:
+        raise ValueError(f"kernel {row['kernel']!r} is none of its op {row['op']}")
     return Decision(
         **{name: row[name] for name in _PLAIN},
         signature=signature,
