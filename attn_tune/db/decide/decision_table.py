@@ -34,6 +34,7 @@ _DEVICE = "SELECT min(id) FROM device WHERE digest = :device"
 _PLAIN = (
     "op", "kernel", "direction", "rank", "gain", "regret_bound", "worst_error", "samples", "trials", "features",
 )  # fmt: skip
+# Columns whose numbers are above zero where there are any.
 _POSITIVE = ("median_us", "heuristic_us", "gain", "samples", "trials")
 _READ = """
 SELECT decision.* FROM decision JOIN device AS known ON known.id = device_id

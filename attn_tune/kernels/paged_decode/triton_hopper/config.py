@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
+from attn_tune.kernels.lang.gluon.latents import HalvesAhead
 from attn_tune.kernels.paged_decode._triton.config import MOST_PROGRAMS
 
 
@@ -23,12 +24,4 @@ class Config(Knobs):
         int,
         PowerOfTwo(1, 64, tried=(1, 2, 4), doc="blocks of keys that a program has at least; fewer programs work then"),
     ] = 1
-    halves_ahead: Annotated[
-        int,
-        Range(
-            0,
-            2,
-            tried=(0, 1, 2),
-            doc="halves of a tile's columns whose products start before the other group's weights have come",
-        ),
-    ] = 0
+    halves_ahead: HalvesAhead = 0

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attn_tune.kernels.knobs import Knobs, PowerOfTwo, Range
+from attn_tune.kernels.lang.gluon.latents import HalvesAhead
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,12 +18,4 @@ class Config(Knobs):
     splits: Annotated[
         int, PowerOfTwo(1, 64, tried=(1, 2, 4, 8, 16, 32), doc="programs that share the indices of a query")
     ] = 1
-    halves_ahead: Annotated[
-        int,
-        Range(
-            0,
-            2,
-            tried=(0, 1, 2),
-            doc="halves of a tile's columns whose products start before the other group's weights have come",
-        ),
-    ] = 0
+    halves_ahead: HalvesAhead = 0

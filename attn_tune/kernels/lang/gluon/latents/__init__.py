@@ -1,5 +1,9 @@
 """Sizes of tiles of two groups of warps that attend to latents for 64 query rows. Importing it loads no triton."""
 
+from typing import Annotated
+
+from attn_tune.kernels.knobs import Range
+
 # Four warps that multiply are the rows of one Hopper matrix instruction; two groups of them share the columns.
 WARPS, GROUPS, ROWS = 4, 2, 64
 # Keys of a tile, whose logits one of the groups computes.
@@ -19,3 +23,14 @@ def shared_bytes(width: int, rest: int, stages: int) -> int:
 
 # Set aside for barriers and for what else passes between warps.
 _SET_ASIDE = 2048
+
+# The knob of kernels whose groups of warps take turns with tiles.
+HalvesAhead = Annotated[
+    int,
+    Range(
+        0,
+        2,
+        tried=(0, 1, 2),
+        doc="halves of a tile's columns whose products start before the other group's weights have come",
+    ),
+]

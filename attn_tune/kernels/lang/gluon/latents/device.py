@@ -79,7 +79,7 @@ class Buffers(NamedTuple):
 
 
 class Barriers(NamedTuple):
-    """Barriers of each half of the columns of each stage, and of what each group passes.
+    """Barriers of the columns of each stage, by pieces as they come and by halves as they are free, and of what passes.
 
     The columns behind come with the half of the group that a tile does not belong to, and are free with it.
     """
@@ -119,7 +119,7 @@ def new_buffers(dtype: gl.constexpr, plan: gl.constexpr):
 
 @gluon.jit
 def new_signals(ARRIVALS: gl.constexpr, plan: gl.constexpr):
-    """Barriers of a program, of whose copies ``ARRIVALS`` are counted for each half of a tile."""
+    """Barriers of a program, of whose copies ``ARRIVALS`` are counted for each piece of a tile."""
     SLOTS: gl.constexpr = plan.stages * _GROUPS
     PIECES: gl.constexpr = SLOTS * plan.pieces
     return Barriers(
@@ -273,7 +273,10 @@ def add_own(
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """Makes the weights of an own tile, passes them on, and adds their product with the own half of its columns."""
+    """Makes the weights of an own tile, passes them on, and adds their product with the own half of its columns.
+
+    ``PENDING``: the products of the other group's tile before it run still; they end while the weights are made.
+    """
     stage, _ = stage_of(tile, plan)
     slots = _parts_of(buffers.weights, stage, plan)
     passed = barriers.weights_full
