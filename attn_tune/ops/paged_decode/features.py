@@ -38,6 +38,7 @@ def samples() -> dict[str, Problem]:
         "latent": tiny(**latent, **PAGES),
         "latent_contiguous": tiny(q_len=2, at_edges=True, **latent),
         "latent_large_pages": tiny(q_len=4, workload="exp", page_size=64, **latent),
+        "latent_long": tiny(kv_len=LENGTH, **latent | {"scale": 0.6}, **PAGES),
         "latent_float32": tiny(dtype="float32", **latent, **PAGES),
         "latent_without_rope": tiny(**latent | {"head_dim": 32}, **PAGES),
         "latent_float8": tiny(kv_scale="tensor", **latent, **FLOAT8),

@@ -59,7 +59,7 @@ def test_a_problem_that_the_kernel_of_latents_cannot_do_has_a_reason(p, device, 
 
 def test_samples_of_16_bit_latents_are_taken():
     taken = {name for name, p in samples().items() if SPEC.unsupported(p, "fwd", H200) is None}
-    assert taken == {"latent", "latent_contiguous", "latent_large_pages", "latent_without_rope"}
+    assert taken == {"latent", "latent_contiguous", "latent_large_pages", "latent_without_rope", "latent_long"}
 
 
 @pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)

@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, PANEL, ROWS
-from attn_tune.kernels.lang.gluon.latents.device import stage_of
+from attn_tune.kernels.lang.gluon.latents.slots import stage_of
 from attn_tune.kernels.lang.gluon.names import start_copy, viewed
 from attn_tune.kernels.paged_decode.triton_hopper.walk import next_stretch
 
@@ -107,7 +107,7 @@ def _copy_half(
     RESTS: gl.constexpr = plan.stages * CHUNKS
     CHUNK: gl.constexpr = plan.chunk
     half = stage * _GROUPS + HALF
-    full = barriers.k_full.index(half)
+    full = barriers.k_full[HALF].index(stage)
     copies = viewed(buffers.k, [COPIES, CHUNK, _PANEL], LAYOUT)
     mbarrier.wait(barriers.k_empty.index(half), phase ^ 1)
     mbarrier.expect(full, 2 * _KEYS * (plan.half + REST))

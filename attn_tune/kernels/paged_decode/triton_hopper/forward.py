@@ -16,7 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, PANEL, ROWS, WARPS
-from attn_tune.kernels.lang.gluon.latents.device import layouts_of, new_buffers, new_signals
+from attn_tune.kernels.lang.gluon.latents.slots import layouts_of, new_buffers, new_signals
 from attn_tune.kernels.lang.gluon.names import new_barriers
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.paged_decode._triton.combine import combine

@@ -12,22 +12,20 @@ from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from attn_tune.kernels.lang.gluon.latents import KEYS, PANEL, ROWS, WARPS
 from attn_tune.kernels.lang.gluon.latents.device import (
     LN2,
     LOG2E,
-    add_own,
-    end_others,
-    pass_maxima,
-    receive_others,
+    add_others,
+    await_logits,
+    end_tiles,
     rounded_rows,
-    stage_of,
-    start_logits,
-    start_others,
+    start_tiles,
     sum_totals,
 )
+from attn_tune.kernels.lang.gluon.latents.slots import stage_of
 from attn_tune.kernels.lang.gluon.names import synchronize, viewed
 
 _ROWS = gl.constexpr(ROWS)
@@ -127,13 +125,13 @@ def attend(
     while position < end:
         stretch = next_stretch(position, end, sequence, offset, kv_lens, static)
         if stretch.count > 0:
-            maximum = gl.full([_ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, layouts.logits))
+            shift = gl.full([_ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, layouts.logits))
             total = gl.full([_ROWS], 0.0, gl.float32, gl.SliceLayout(1, layouts.logits))
             if sinks is not None:
                 # The first part counts the sink; one of minus infinity adds nothing.
-                maximum = gl.where(offset == 0, sink, maximum)
+                shift = gl.where(offset == 0, sink, shift)
                 if GROUP == 0:
-                    total = gl.where(maximum == float("-inf"), 0.0, 1.0)
+                    total = gl.where(shift == float("-inf"), 0.0, 1.0)
             acc = gl.full([_ROWS, plan.half], 0.0, gl.float32, layouts.out)
             at = stretch.length - static.q_len + query
             mbarrier.wait(q_full.index(0), turn & 1)
@@ -141,29 +139,27 @@ def attend(
             key = stretch.block * _KEYS
             pairs = (stretch.count + 1) // 2
             if GROUP == 0:
-                acc, maximum, total = _step(
-                    0, True, acc, maximum, total, stretch, key, at, tile, buffers, barriers, static, plan, layouts
+                acc, shift, total = _step(
+                    0, True, acc, shift, total, stretch, key, at, tile, buffers, barriers, static, plan, layouts
                 )
                 tile += 1
                 key += _KEYS
             for _ in range(GROUP ^ 1, pairs):
                 tile += 1
                 key += _KEYS
-                acc, maximum, total = _step(
-                    GROUP, False, acc, maximum, total, stretch, key, at, tile, buffers, barriers, static, plan, layouts
+                acc, shift, total = _step(
+                    GROUP, False, acc, shift, total, stretch, key, at, tile, buffers, barriers, static, plan, layouts
                 )
                 tile += 1
                 key += _KEYS
             if GROUP == 0:
-                acc, maximum, total = _receive(
-                    0, acc, maximum, total, stretch, key, tile, buffers, barriers, plan, layouts
+                acc, shift, total = add_others(
+                    0, _hide_values, (stretch, key), acc, shift, total, tile, buffers, barriers, plan, layouts
                 )
-                acc = start_others(0, acc, tile, buffers, barriers, plan)
-                acc = end_others(0, acc, tile, 0, barriers, plan)
                 tile += 1
             total = sum_totals(GROUP, total, turn, buffers, barriers, layouts)
             turn += 1
-            state = (acc, maximum, total)
+            state = (acc, shift, total)
             _store(GROUP, state, stretch, sequence, offset, first_row, row, outputs, buffers, static, plan, layouts)
             # The output was written where the next copies of queries write.
             fence_async_shared()
@@ -178,7 +174,7 @@ def _step(
     GROUP: gl.constexpr,
     IS_FIRST: gl.constexpr,
     acc,
-    maximum,
+    shift,
     total,
     stretch,
     key,
@@ -190,55 +186,16 @@ def _step(
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """An own tile from ``key`` on and, before it, one of the other group: accumulator, maximum, own denominator."""
-    ALL: gl.constexpr = 2 * plan.pieces
-    # All start at once, before what the other group passes is awaited; half of them start behind its maxima.
-    AT_ONCE: gl.constexpr = ALL if plan.halves_ahead == 2 else 0
-    AHEAD: gl.constexpr = plan.halves_ahead * plan.pieces
-    STARTED: gl.constexpr = ALL - AHEAD + (1 if plan.rest > 0 else 0)
+    """An own tile from ``key`` on and, before it, one of the other group: accumulator, shift, own denominator."""
     LATE_SCALE: gl.constexpr = static.dot_scale if static.soft_cap is None else static.soft_cap
-    PENDING: gl.constexpr = AT_ONCE > 0 and not IS_FIRST
-    x = gl.full([_ROWS, _KEYS], 0.0, gl.float32, layouts.logits)
-    x = start_logits(GROUP, 0, AT_ONCE, x, tile, buffers, barriers, plan, layouts)
-    if not IS_FIRST:
-        acc, maximum, total = _receive(
-            GROUP, acc, maximum, total, stretch, key - _KEYS, tile - 1, buffers, barriers, plan, layouts
-        )
-    x = start_logits(GROUP, AT_ONCE, AHEAD, x, tile, buffers, barriers, plan, layouts)
-    if not IS_FIRST:
-        acc = start_others(GROUP, acc, tile - 1, buffers, barriers, plan)
-    if AT_ONCE == 0:
-        x = start_logits(GROUP, AHEAD, ALL, x, tile, buffers, barriers, plan, layouts)
-        if not IS_FIRST:
-            acc = end_others(GROUP, acc, tile - 1, STARTED, barriers, plan)
-    x = warpgroup_mma_wait(2 if PENDING else 0, deps=[x])
-    x = _masked(x, key, at, stretch, static, layouts)
-    highest = pass_maxima(GROUP, x, maximum, LATE_SCALE, buffers, barriers, layouts)
-    _hide_values(GROUP, stretch, key, tile, buffers, plan)
-    acc, total = add_own(
-        GROUP, PENDING, acc, x, maximum, highest, total, tile, LATE_SCALE, buffers, barriers, plan, layouts
+    walked = (stretch, key)
+    acc, shift, total, x = start_tiles(
+        GROUP, IS_FIRST, _hide_values, walked, acc, shift, total, tile, buffers, barriers, plan, layouts
     )
-    return acc, highest, total
-
-
-@gluon.jit
-def _receive(
-    GROUP: gl.constexpr,
-    acc,
-    maximum,
-    total,
-    stretch,
-    key,
-    tile,
-    buffers,
-    barriers,
-    plan: gl.constexpr,
-    layouts: gl.constexpr,
-):
-    """Waits for a tile of the other group, from ``key`` on."""
-    acc, maximum, total = receive_others(GROUP, acc, maximum, total, tile, buffers, barriers, plan, layouts)
-    _hide_values(GROUP, stretch, key, tile, buffers, plan)
-    return acc, maximum, total
+    x = _masked(await_logits(IS_FIRST, x, plan), key, at, stretch, static, layouts)
+    return end_tiles(
+        GROUP, IS_FIRST, _hide_values, walked, acc, x, shift, total, tile, LATE_SCALE, buffers, barriers, plan, layouts
+    )
 
 
 @gluon.jit
@@ -260,14 +217,19 @@ def _masked(x, first, at, stretch, static: gl.constexpr, layouts: gl.constexpr):
 
 
 @gluon.jit
-def _hide_values(GROUP: gl.constexpr, stretch, first, tile, buffers, plan: gl.constexpr):
-    """Sets to zero those values of a group's columns that no query sees: a weight of zero does not hide a NaN."""
+def _hide_values(GROUP: gl.constexpr, BACK: gl.constexpr, walked, tile, buffers, plan: gl.constexpr):
+    """Sets to zero those values of a group's columns that no query sees: a weight of zero does not hide a NaN.
+
+    ``walked`` are the stretch and the first key ``BACK`` tiles behind ``tile``.
+    """
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [_WARPS, 1], [1, 0])
     PANELS: gl.constexpr = plan.half // _PANEL
+    stretch, key = walked
+    first = key - BACK * _KEYS
     if (first < stretch.lowest) | (first + _KEYS > stretch.end):
         stage, _ = stage_of(tile, plan)
-        key = first + gl.arange(0, _KEYS, gl.SliceLayout(1, LAYOUT))
-        is_seen = (key >= stretch.lowest) & (key < stretch.end)
+        row = first + gl.arange(0, _KEYS, gl.SliceLayout(1, LAYOUT))
+        is_seen = (row >= stretch.lowest) & (row < stretch.end)
         panel_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([_KEYS, _PANEL], buffers.k.dtype)
         panels = viewed(buffers.k, [plan.stages * 2 * PANELS, _KEYS, _PANEL], panel_layout)
         for i in gl.static_range(PANELS):
@@ -294,11 +256,11 @@ def _store(
     layouts: gl.constexpr,
 ):
     """Stores the columns of a group: of whole sequences the output, of others a part of it in float32."""
-    acc, maximum, total = state
+    acc, shift, total = state
     out, lse, part_out, part_lse = outputs
     seen = total > 0
     some = gl.where(seen, total, 1.0)
-    log_sum = gl.where(seen, maximum + gl.log2(some), float("-inf"))
+    log_sum = gl.where(seen, shift + gl.log2(some), float("-inf"))
     factor = gl.where(seen, 1.0 / some, 0.0)
     if stretch.is_whole:
         base = sequence.to(gl.int64) * static.rows

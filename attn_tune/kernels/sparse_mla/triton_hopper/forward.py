@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from attn_tune.kernels.lang.gluon.latents import WARPS
-from attn_tune.kernels.lang.gluon.latents.device import layouts_of, new_buffers, new_signals
+from attn_tune.kernels.lang.gluon.latents.slots import layouts_of, new_buffers, new_signals
 from attn_tune.kernels.lang.gluon.names import synchronize
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.sparse_mla._triton.merge import merged

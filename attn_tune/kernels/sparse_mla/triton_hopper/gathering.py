@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, ROWS
-from attn_tune.kernels.lang.gluon.latents.device import piece_of, rows_layout, stage_of
+from attn_tune.kernels.lang.gluon.latents.slots import piece_of, rows_layout, stage_of
 from attn_tune.kernels.lang.gluon.names import viewed
 from attn_tune.kernels.sparse_mla.triton_hopper.walk import first_index
 
@@ -59,7 +59,7 @@ def _gather(GROUP: gl.constexpr, kv, named, start, tile, buffers, barriers, plan
             beside: gl.constexpr = rows_layout(plan.rest)
             also = _named(named, start, beside)
             _copy_columns(buffers.k_rest.index(stage), kv, also, plan.width, plan.rest, beside, plan)
-        async_copy.mbarrier_arrive(barriers.k_full.index(piece), increment_count=False)
+        async_copy.mbarrier_arrive(barriers.k_full[piece_of(GROUP, i, PIECES)].index(stage), increment_count=False)
 
 
 @gluon.jit

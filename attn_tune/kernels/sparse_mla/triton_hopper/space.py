@@ -27,7 +27,7 @@ def place(problem: Problem, direction: str, device: Device) -> int:
 
 def heuristic(problem: Problem, device: Device) -> Config:
     """The untuned config: indices shared until each multiprocessor has a program."""
-    return Config(splits=_splits(problem, device), halves_ahead=_halves_ahead(problem))
+    return Config(splits=_splits(problem, device))
 
 
 def adapt(tuned: Problem, problem: Problem, device: Device, config: Config) -> Config:
@@ -52,15 +52,6 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
             if some in tried(Config, "splits"):
                 for halves in tried(Config, "halves_ahead"):
                     yield Config(num_stages=stages, splits=some, halves_ahead=halves)
-
-
-def _halves_ahead(problem: Problem) -> int:
-    """All where keys are read again and so come from the L2 cache; waiting for those of memory would hold up more.
-
-    On an H100 with 128 heads by none, one and two: prompts of 4096 tokens 4.55, 4.47 and 4.38 ms, decoding of 128
-    sequences 174, 175 and 187 us.
-    """
-    return 2 if problem.q_len * problem.num_selected > problem.kv_len else 0
 
 
 def _splits(problem: Problem, device: Device) -> int:

@@ -6,19 +6,16 @@
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma_wait
 
 from attn_tune.kernels.lang.gluon.latents import KEYS, ROWS
 from attn_tune.kernels.lang.gluon.latents.device import (
     LN2,
     LOG2E,
-    add_own,
-    end_others,
-    pass_maxima,
-    receive_others,
+    add_others,
+    await_logits,
+    end_tiles,
     rounded_rows,
-    start_logits,
-    start_others,
+    start_tiles,
     sum_totals,
 )
 
@@ -44,30 +41,28 @@ def attend(GROUP: gl.constexpr, indices, sinks, out, lse, buffers, barriers, pla
     """Computes one half of the output's columns of a tile of heads."""
     query, first, end, pairs = first_index(plan)
     head = gl.program_id(0) % plan.tiles * _ROWS + gl.arange(0, _ROWS, gl.SliceLayout(1, layouts.logits))
-    maximum = gl.full([_ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, layouts.logits))
+    shift = gl.full([_ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, layouts.logits))
     total = gl.full([_ROWS], 0.0, gl.float32, gl.SliceLayout(1, layouts.logits))
     if sinks is not None:
         # The first part counts the sink; one of minus infinity adds nothing.
         sink = gl.load(sinks + head, mask=head < plan.heads, other=float("-inf")) * LOG2E
-        maximum = gl.where(first == 0, sink, maximum)
+        shift = gl.where(first == 0, sink, shift)
         if GROUP == 0:
-            total = gl.where(maximum == float("-inf"), 0.0, 1.0)
+            total = gl.where(shift == float("-inf"), 0.0, 1.0)
     acc = gl.full([_ROWS, plan.half], 0.0, gl.float32, layouts.out)
     named = (indices + query * plan.selected, first, end)
     tile = pairs * 0
     if GROUP == 0:
-        acc, maximum, total = _step(0, True, acc, maximum, total, named, tile, buffers, barriers, plan, layouts)
+        acc, shift, total = _step(0, True, acc, shift, total, named, tile, buffers, barriers, plan, layouts)
         tile += 1
     for _ in range(GROUP ^ 1, pairs):
         tile += 1
-        acc, maximum, total = _step(GROUP, False, acc, maximum, total, named, tile, buffers, barriers, plan, layouts)
+        acc, shift, total = _step(GROUP, False, acc, shift, total, named, tile, buffers, barriers, plan, layouts)
         tile += 1
     if GROUP == 0:
-        acc, maximum, total = receive_others(0, acc, maximum, total, tile, buffers, barriers, plan, layouts)
-        acc = start_others(0, acc, tile, buffers, barriers, plan)
-        acc = end_others(0, acc, tile, 0, barriers, plan)
+        acc, shift, total = add_others(0, None, None, acc, shift, total, tile, buffers, barriers, plan, layouts)
     total = sum_totals(GROUP, total, 0, buffers, barriers, layouts)
-    _store(GROUP, acc, maximum, total, query, head, out, lse, buffers, plan, layouts)
+    _store(GROUP, acc, shift, total, query, head, out, lse, buffers, plan, layouts)
 
 
 @gluon.jit
@@ -75,7 +70,7 @@ def _step(
     GROUP: gl.constexpr,
     IS_FIRST: gl.constexpr,
     acc,
-    maximum,
+    shift,
     total,
     named,
     tile,
@@ -84,41 +79,25 @@ def _step(
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
-    """An own tile and, before it, that of the other group: accumulator, maximum, and the own denominator."""
-    ALL: gl.constexpr = 2 * plan.pieces
-    # All start at once, before what the other group passes is awaited; half of them start behind its maxima.
-    AT_ONCE: gl.constexpr = ALL if plan.halves_ahead == 2 else 0
-    AHEAD: gl.constexpr = plan.halves_ahead * plan.pieces
-    STARTED: gl.constexpr = ALL - AHEAD + (1 if plan.rest > 0 else 0)
+    """An own tile and, before it, that of the other group: accumulator, shift, and the own denominator."""
     indices, first, end = named
-    PENDING: gl.constexpr = AT_ONCE > 0 and not IS_FIRST
-    x = gl.full([_ROWS, _KEYS], 0.0, gl.float32, layouts.logits)
-    x = start_logits(GROUP, 0, AT_ONCE, x, tile, buffers, barriers, plan, layouts)
-    if not IS_FIRST:
-        acc, maximum, total = receive_others(GROUP, acc, maximum, total, tile - 1, buffers, barriers, plan, layouts)
-    x = start_logits(GROUP, AT_ONCE, AHEAD, x, tile, buffers, barriers, plan, layouts)
-    if not IS_FIRST:
-        acc = start_others(GROUP, acc, tile - 1, buffers, barriers, plan)
-    if AT_ONCE == 0:
-        x = start_logits(GROUP, AHEAD, ALL, x, tile, buffers, barriers, plan, layouts)
-        if not IS_FIRST:
-            acc = end_others(GROUP, acc, tile - 1, STARTED, barriers, plan)
+    acc, shift, total, x = start_tiles(
+        GROUP, IS_FIRST, None, None, acc, shift, total, tile, buffers, barriers, plan, layouts
+    )
     place = first + tile * _KEYS + gl.arange(0, _KEYS, gl.SliceLayout(0, layouts.logits))
     key = gl.load(indices + place, mask=place < end, other=-1)
-    x = warpgroup_mma_wait(2 if PENDING else 0, deps=[x])
+    x = await_logits(IS_FIRST, x, plan)
     x = gl.where(((key >= 0) & (key < plan.kv_len))[None, :], x, float("-inf"))
-    highest = pass_maxima(GROUP, x, maximum, plan.scale, buffers, barriers, layouts)
-    acc, total = add_own(
-        GROUP, PENDING, acc, x, maximum, highest, total, tile, plan.scale, buffers, barriers, plan, layouts
+    return end_tiles(
+        GROUP, IS_FIRST, None, None, acc, x, shift, total, tile, plan.scale, buffers, barriers, plan, layouts
     )
-    return acc, highest, total
 
 
 @gluon.jit
 def _store(
     GROUP: gl.constexpr,
     acc,
-    maximum,
+    shift,
     total,
     query,
     head,
@@ -134,7 +113,7 @@ def _store(
     part = (gl.program_id(0) // plan.tiles % plan.splits).to(gl.int64)
     base = (part * (gl.num_programs(0) // (plan.tiles * plan.splits)) + query) * plan.heads
     if GROUP == 0:
-        log_sum = gl.where(seen, (maximum + gl.log2(some)) * LN2, float("-inf"))
+        log_sum = gl.where(seen, (shift + gl.log2(some)) * LN2, float("-inf"))
         gl.store(lse + base + head, log_sum, mask=head < plan.heads)
     factor = gl.where(seen, 1.0 / some, 0.0)
     if plan.splits == 1:
