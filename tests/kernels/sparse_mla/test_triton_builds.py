@@ -5,6 +5,7 @@ import pytest
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.sparse_mla.problem import Problem
 from tests.kernels.scripts import built
+from tests.kernels.sparse_mla.triton_builds import SIZES
 from tests.ops.cases import H200
 
 
@@ -27,9 +28,19 @@ def test_products_ahead_of_weights_are_tried_and_none_are_untuned():
         assert {config.halves_ahead for config in search.candidates[""](p, H200)} == {0, 1, 2}
 
 
+def test_the_untuned_tile_for_many_heads_fills_the_shared_memory_of_hopper():
+    config = get_kernel("sparse_mla/triton").searches["fwd"].heuristic(problem(batch=128, num_q_heads=128), H200)
+    assert (config.block_n, config.block_k, config.num_warps, config.num_stages) == (64, 64, 8, 2)
+
+
 @pytest.mark.slow
-def test_untuned_launches_of_sparse_attention_multiply_by_wgmma_and_gather_without_waiting():
+def test_launches_of_sparse_attention_need_the_memory_counted_ahead_and_use_wgmma():
     launches = {launch.pop("name"): launch for launch in built("tests.kernels.sparse_mla.triton_builds")}
+    sizes = {name: launch for name, launch in launches.items() if "counted" in launch}
+    assert len(sizes) == len(SIZES)
+    for name, size in sizes.items():
+        assert 0.6 * size["counted"] < size["shared"] <= size["counted"], name
+        del launches[name]
     assert launches.keys() == {"narrow", "hopper", "indexer"}
     for launch in launches.values():
         assert launch["wgmma"] > 0, launch

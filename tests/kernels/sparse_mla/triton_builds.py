@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.sparse_mla.triton.config import Config
+from attn_tune.kernels.sparse_mla.triton.limits import shared_bytes
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.device import Device
@@ -21,7 +23,30 @@ BUILDS = {
 }
 
 
+# Capability, dtype, columns of keys and latents, and tile: cases of how shared memory is counted ahead.
+SIZES = (
+    (80, "bfloat16", 576, 512, 16, 64),
+    (80, "float32", 128, 128, 64, 32),
+    (90, "bfloat16", 576, 512, 64, 64),
+    (90, "float32", 128, 128, 64, 32),
+    (100, "bfloat16", 576, 512, 64, 32),
+    (120, "float32", 192, 128, 32, 32),
+)
+
+
 def main():
+    for capability, dtype, h, v, block_n, block_k in SIZES:
+        op = get_op("sparse_mla")
+        text = f"sparse_mla/v1 b=1 t=64 s=4096 n=128 h={h} v={v} top=2048 dtype={dtype}"
+        problem = op.from_signature(op.parse_signature(text))
+        config = Config(block_n=block_n, block_k=block_k, num_warps=8 if block_n > 16 else 4, num_stages=2)
+        forward = functools.partial(load(get_kernel("sparse_mla/triton").searches["fwd"].call), problem, config)
+        made = functools.partial(load(op.inputs), problem, "fwd")
+        spec = jax.eval_shape(made, jax.ShapeDtypeStruct((), jnp.int32))
+        _, (launch,) = lower(forward, spec, capability=capability)
+        device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
+        counted = shared_bytes(problem, device, config)
+        print(json.dumps({"name": f"{capability} {text}", "shared": launch.shared_bytes, "counted": counted}))
     for name, (kernel, text) in BUILDS.items():
         op = get_op(text.partition("/")[0])
         problem = op.from_signature(op.parse_signature(text))

@@ -9,6 +9,10 @@ from attn_tune.schema.device import Device
 MAX_LATENT, MAX_BESIDE = 512, 128
 # Accumulators and one tile of logits, in float32 registers a thread, of 255 there are; some are spilled at the edges.
 _MOST_ACCUMULATORS = 288
+# Devices whose instructions read operands from shared memory, and the rows that these take at least.
+_HOPPER, _BLACKWELL, _ROWS = 90, (100, 103), 64
+# Barriers, and what else Triton adds.
+_SET_ASIDE = 1024
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
@@ -36,11 +40,26 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
 
 
 def fits(problem: Problem, device: Device, config: Config) -> bool:
-    """Whether an untuned choice of this config certainly runs."""
-    row = key_bytes(problem)
-    # Queries stay in shared memory, and weights pass through it.
-    needed = config.block_n * (row + 4 * config.block_k) + max(2, config.num_stages) * row * config.block_k + 4096
+    """Whether an untuned choice of this config, of two stages or more, certainly runs."""
+    needed = shared_bytes(problem, device, config)
     return needed <= shared_limit(device) and infeasible(problem, device, config) is None
+
+
+def shared_bytes(problem: Problem, device: Device, config: Config) -> int:
+    """Most bytes of shared memory of a launch of two stages or more; Triton 3.6 and 3.9 need as many, or less.
+
+    Instructions of one warp read queries from registers, and one tile of keys waits while the next is copied. Those of
+    Hopper read both from shared memory, and for those of Blackwell Triton 3.6 copies keys more than once. Products of
+    float32 hold queries twice.
+    """
+    is_wide = problem.dtype == "float32"
+    queries = config.block_n * key_bytes(problem) * (2 if is_wide else 1)
+    keys = config.block_k * key_bytes(problem)
+    weights = config.block_n * config.block_k * (4 if is_wide else 2)
+    if config.block_n < _ROWS or device.compute_capability not in (_HOPPER, *_BLACKWELL):
+        return queries + keys + weights + _SET_ASIDE
+    copies = 4 if device.compute_capability in _BLACKWELL else 2 if problem.head_dim > problem.v_head_dim else 3
+    return queries + copies * keys + (weights if is_wide else 0) + _SET_ASIDE
 
 
 def key_bytes(problem: Problem) -> int:

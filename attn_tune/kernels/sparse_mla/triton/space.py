@@ -18,9 +18,11 @@ _UNITS = 132
 
 def heuristic(problem: Problem, device: Device) -> Config:
     """The untuned config: one tile for at most 64 heads, indices shared until each multiprocessor has a program."""
-    block_n = min(64, padded(problem.num_q_heads))
-    block_k = min(64, padded(problem.num_selected))
-    config = Config(block_n=block_n, block_k=block_k, num_warps=8 if block_n > 16 else 4, num_stages=2)
+    # Products of float32 need so many registers that they are spilled, least by these.
+    is_wide = problem.dtype == "float32"
+    block_n = min(32 if is_wide else 64, padded(problem.num_q_heads))
+    block_k = min(32 if is_wide else 64, padded(problem.num_selected))
+    config = Config(block_n=block_n, block_k=block_k, num_warps=8 if is_wide or block_n > 16 else 4, num_stages=2)
     while not fits(problem, device, config) and (less := _smaller(config)) != config:
         config = less
     return dataclasses.replace(config, splits=_splits(problem, device, config))
