@@ -1,6 +1,6 @@
 """Needs of the tiles of attention over a cache, and the problems that no tile can do."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import refuses_cache, refuses_device, shared_limit
@@ -14,6 +14,15 @@ MAX_LATENT, MAX_BESIDE = 512, 128
 MOST_SEQUENCES = 8192
 # Accumulators and one tile of logits, in float32 registers a thread, of 255 there are; some are spilled at the edges.
 MOST_ACCUMULATORS = 288
+
+
+class _Tile(NamedTuple):
+    block_q: int
+    block_k: int
+    num_stages: int
+
+
+_SMALLEST = _Tile(16, 16, 2)
 
 
 def refuses_problem(problem: Any, device: Device, read: str) -> str | None:
@@ -32,6 +41,8 @@ def refuses_problem(problem: Any, device: Device, read: str) -> str | None:
             return f"{name}={width} is above {most[name]}: an accumulator of one tile does not fit the registers"
     if problem.batch > MOST_SEQUENCES:
         return f"b={problem.batch} is above {MOST_SEQUENCES}: every program reads the {read} of all sequences"
+    if problem.layout == LATENT and not certainly_fits(problem, device, _SMALLEST):
+        return f"no tile of {problem.dtype} latents of h={problem.head_dim} fits the shared memory of {device.family}"
     return None
 
 
@@ -53,8 +64,8 @@ def certainly_fits(problem: Any, device: Device, tile: Any) -> bool:
     # Queries and weights pass through shared memory on their way to a product, and so do codes once they are wide.
     staged = tile.block_q * (widths[0] + keys) * size + 4096
     if problem.layout == LATENT:
-        # Queries stay there. The first stage of a paged cache is that of the table.
-        staged = tile.block_q * sum(widths) * size
+        # Queries stay there, of float32 twice. The first stage of a paged cache is that of the table.
+        staged = tile.block_q * sum(widths) * size * (2 if size == 4 else 1)
         buffers = max(2, tile.num_stages - 1) if problem.page_size else buffers
     if problem.cache_dtype in CODES:
         staged += keys * max(widths) * size

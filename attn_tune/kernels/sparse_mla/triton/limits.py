@@ -11,6 +11,7 @@ MAX_LATENT, MAX_BESIDE = 512, 128
 _MOST_ACCUMULATORS = 288
 # Devices whose instructions read operands from shared memory, and the rows that these take at least.
 _HOPPER, _BLACKWELL, _ROWS = 90, (100, 103), 64
+_SMALLEST = Config(block_n=16, block_k=16, num_warps=4, num_stages=2)
 # Barriers, and what else Triton adds.
 _SET_ASIDE = 1024
 
@@ -25,6 +26,8 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     ):
         if width > most:
             return f"{name}={width} is above {most}: a tile does not fit registers and shared memory"
+    if shared_bytes(problem, device, _SMALLEST) > shared_limit(device):
+        return f"no tile of {problem.dtype} keys of h={problem.head_dim} fits the shared memory of {device.family}"
     return None
 
 
