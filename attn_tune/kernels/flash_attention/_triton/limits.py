@@ -8,6 +8,8 @@ from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 MAX_HEAD_DIM = 256
+# Rows from which on Hopper and Blackwell multiply tiles in shared memory.
+_TALL = 64
 
 # Accumulators and one tile of logits, in float32 registers a thread. There are 255; a few more are spilled once at a
 # loop's edge (128x128 at 4 warps and H128: 256, 72 bytes spilled), a third more at every step (64x128 dk/dv at 4
@@ -70,11 +72,16 @@ def shared_bytes_at_most(problem: Problem, device: Device, tile: Tile) -> int:
     """
     size, owned, walked, resting, streamed = _tile_bytes(problem, tile)
     wgmma = _uses_wgmma(problem, device, owned, tile.num_warps)
+    ahead = size * (problem.bias_dims is not None) + (problem.mask_dims is not None)
     in_flight = max(2, tile.num_stages)
+    is_tall = owned >= _TALL
+    if size == 4 and not (is_tall and has_tensor_memory(device)):
+        # Products of float32 hold the tiles that stay twice, and weights too.
+        in_flight -= not (is_tall and device.compute_capability == 90)
+        return 2 * resting + in_flight * streamed + owned * walked * (2 * size + in_flight * ahead) + 1024
     if not wgmma and not has_tensor_memory(device) and size == 2:
         in_flight -= 1
     staged = 0 if wgmma else size * (2 if tile.owns_keys else 1)
-    ahead = size * (problem.bias_dims is not None) + (problem.mask_dims is not None)
     pairs = owned * walked * (staged + in_flight * ahead)
     return resting + in_flight * streamed + pairs + 1024
 
@@ -98,4 +105,4 @@ def _tile_bytes(problem: Problem, tile: Tile) -> tuple[int, int, int, int, int]:
 
 
 def _uses_wgmma(problem: Problem, device: Device, owned: int, num_warps: int) -> bool:
-    return device.compute_capability == 90 and problem.dtype != "float32" and owned >= 64 and num_warps % 4 == 0
+    return device.compute_capability == 90 and problem.dtype != "float32" and owned >= _TALL and num_warps % 4 == 0
