@@ -2,7 +2,7 @@
 # make test       what CI runs on each version of Python and JAX: ruff, pyright, import-linter, pytest
 # make test-all   the same with the exhaustive tests
 # make test-fast  tests of the schema, packs, runtime, database, lookup and CLI, in under a minute
-# make soak       kill, crowd and fuzz databases, sweeps and packs for SOAK_S seconds each
+# make soak       kill, crowd and fuzz databases, sweeps and packs, and compile untuned choices, for SOAK_S seconds each
 # make docs       regenerate the pages that are made from the code
 # make table      regenerate the table of the kernels' parsed source
 # make site       build the documentation as a web site in build/site
@@ -75,7 +75,7 @@ test-fast: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not exhaustive" $(FAST)
 
 soak: $(VENV)/.installed-dev
-	for script in kill_database kill_sweeps crowd fuzz_packs; do \
+	for script in kill_database kill_sweeps crowd fuzz_packs untuned_choices; do \
 		$(BIN)/python -m tests.soak.$$script --seconds $(SOAK_S) || exit 1; done
 	$(BIN)/python -m tests.soak.fault_battery
 	$(BIN)/python -m tests.soak.ray_node_loss

@@ -1,12 +1,15 @@
 """Untuned choices of wide tiles for devices that are not here: they fit shared memory, or XLA answers."""
 
 import functools
+import importlib.metadata
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
+from attn_tune.kernels.lang.triton.limits import refuses_triton
+from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.lookup.dispatch import choose
@@ -50,3 +53,20 @@ def test_the_untuned_tile_of_wide_float32_fits(name, kind):
     capability = device_from_kind(kind).compute_capability
     _, launches = lower(forward, jax.eval_shape(made, jax.ShapeDtypeStruct((), jnp.int32)), capability=capability)
     assert launches[0].shared_bytes > 50_000
+
+
+@pytest.fixture
+def older_triton(monkeypatch):
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.7.1" if name == "triton" else real(name))
+    refuses_triton.cache_clear()
+    yield
+    refuses_triton.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["kda", "gla", "linear_attention", "gated_delta_rule"])
+def test_chunks_need_a_newer_triton_on_blackwell_alone(name, older_triton):
+    spec = get_kernel(f"{name}/triton")
+    problem = next(iter(load(get_op(name).samples)().values()))
+    assert spec.unsupported(problem, "fwd", device_from_kind("nvidia-h200")) is None
+    assert "needs Triton 3.8 or later; 3.7.1" in spec.unsupported(problem, "fwd", device_from_kind("nvidia-b200"))

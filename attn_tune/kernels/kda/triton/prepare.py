@@ -169,7 +169,7 @@ def prepare_kernel(
         is_lower = row // 16 >= col // 16
         if dout is None:
             tl.store(pairs + offsets, p.to(dtype), mask=is_lower)
-        x = inverse(a, static)
+        x = inverse(a, static, "tf32x3")
         if dout is not None:
             tl.store(solved + offsets, x, mask=is_lower)
         # Rounded once, the inverse would make half of the whole forward's error.

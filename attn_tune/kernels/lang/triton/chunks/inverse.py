@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def inverse(a, static: tl.constexpr, PRECISION: tl.constexpr = "tf32x3"):
+def inverse(a, static: tl.constexpr, PRECISION: tl.constexpr):
     """The inverse of I + a, with a strictly lower triangular, from blocks of one row by doubling.
 
     It grows no larger than the result. A power series would: of equal keys its terms are binomials.

@@ -2,12 +2,14 @@
 
 from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_device, shared_limit
+from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_device, refuses_triton, shared_limit
 from attn_tune.schema.device import Device
 
 MAX_ROWS = 256
 # Float32 accumulators that a thread holds at most. It has 255 registers; a few more are spilled.
 MOST_HELD = 288
+# Triton 3.6 and 3.7 stop at these kernels for sm_100, or ask for more tensor memory than there is.
+_OLDEST_WITH_TENSOR_MEMORY = (3, 8)
 
 
 def unsupported(problem: Recurrent, direction: str, device: Device) -> str | None:
@@ -16,7 +18,7 @@ def unsupported(problem: Recurrent, direction: str, device: Device) -> str | Non
         return reason
     if problem.head_dim > MAX_ROWS:
         return f"h={problem.head_dim} is above {MAX_ROWS}: columns of the state are held in registers"
-    return None
+    return refuses_triton(_OLDEST_WITH_TENSOR_MEMORY) if has_tensor_memory(device) else None
 
 
 def too_many_registers(device: Device, what: str, held: int) -> str | None:
