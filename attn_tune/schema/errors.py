@@ -89,7 +89,7 @@ def shown(value: Any) -> str:
     """``value`` for a message, in bounded length; of an array dtype, shape and first entry."""
     dtype: Any = getattr(value, "dtype", None)
     shape: Any = getattr(value, "shape", None)
-    if dtype is None or shape is None:
+    if dtype is None or shape is None or isinstance(value, type):  # classes of numpy's numbers have both attributes
         return short(" ".join(repr(value).split()), 100)
     try:
         first = f", the first of them {value.reshape(-1)[0]}" if value.size else ""

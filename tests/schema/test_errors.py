@@ -25,6 +25,10 @@ def test_other_values_are_short():
     assert len(shown(list(range(1000)))) < 120
 
 
+def test_a_class_of_numbers_is_no_array():
+    assert shown(np.float64) == "<class 'numpy.float64'>"
+
+
 def test_names_that_begin_with_what_was_typed_come_before_similar_ones():
     known = ["nvidia-h800", "nvidia-v100", "nvidia-h100-sxm5", "nvidia-h100-pcie", "nvidia-h100-nvl"]
     said = "did you mean 'nvidia-h100-nvl' or 'nvidia-h100-sxm5' or 'nvidia-h100-pcie'?"
