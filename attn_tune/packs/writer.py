@@ -59,7 +59,11 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     Raises:
       StorageError: it is, or it lies within a pack, which another file would break.
     """
-    if around := next((folder for folder in path.absolute().parents if is_pack(folder)), None):
+    try:
+        parents = path.absolute().parents
+    except OSError as error:
+        raise StorageError(f"{path} lies in a working folder that cannot be read: {error.strerror}") from None
+    if around := next((folder for folder in parents if is_pack(folder)), None):
         raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
     if not path.exists() and not path.is_symlink():
         return

@@ -107,16 +107,17 @@ def sharded(layout, *, documents=False, sinks=False, lengths=None, devices=4, dt
     )
 
     def attend(q, k, v, aux):
-        arrays = [from_natural(x, 1, devices, kind) for x in (q, k, v)]
-        ids = from_natural(jnp.asarray(DOCUMENTS), 1, devices, kind)
+        arrays = [q, k, v, jnp.asarray(DOCUMENTS)]
         counts = None if lengths is None else jnp.asarray(lengths)
         if explicit:
-            *arrays, ids = (jax.sharding.reshard(x, jax.NamedSharding(mesh, tokens)) for x in (*arrays, ids))
+            arrays = [jax.sharding.reshard(x, jax.NamedSharding(mesh, tokens)) for x in arrays]
             counts = counts if counts is None else jax.sharding.reshard(counts, jax.NamedSharding(mesh, P("data")))
+        *arrays, ids = (from_natural(x, 1, devices, kind) for x in arrays)
         out, lse = mapped(*arrays, aux, ids, counts)
+        out, lse = to_natural(out, 1, devices, kind), to_natural(lse, 2, devices, kind)
         if explicit:
             out, lse = (jax.sharding.reshard(x, jax.NamedSharding(mesh, P())) for x in (out, lse))
-        return to_natural(out, 1, devices, kind), to_natural(lse, 2, devices, kind)
+        return out, lse
 
     return attend
 

@@ -195,6 +195,8 @@ def test_configs_of_both_directions_can_be_given():
         ({"workload": "uni"}, "workload='uni' is a profile of lengths; it needs cu_seqlens"),
         ({"workload": "unit"}, "unknown workload 'unit'; did you mean 'uni'"),
         ({"scale": "one"}, "scale must be a number, got 'one'"),
+        ({"scale": "0.5"}, "scale must be a number, got '0.5'"),
+        ({"scale": True}, "scale must be a number, got True"),
         ({"scale": float("inf")}, "scale must be finite, got inf"),
         ({"return_state": "yes"}, "return_state must be True or False, got 'yes'"),
     ],

@@ -128,7 +128,7 @@ def called(size=4, tokens=8, **arguments):
     ("arguments", "words"),
     [
         ({"axis_name": "sequence"}, "axis_name 'sequence' is not bound here: call it inside jax.shard_map"),
-        ({"layout": "zig"}, "layout 'zig'"),
+        ({"layout": "zig"}, "layout 'zig'; did you mean 'zigzag'?"),
         ({"strategy": "rings"}, "strategy 'rings'"),
         ({"tokens": 7}, "a shard of 7 tokens has no two equal chunks, which layout='zigzag' needs: pad"),
         ({"query": jnp.zeros((4, 1, 6, 4, 8))}, "query has 6 tokens on a device and key 8: .* call flash_attention"),

@@ -3,15 +3,18 @@
 import dataclasses
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from attn_tune.cli import app
 from attn_tune.kernels.spec import KernelSpec
+from attn_tune.packs.writer import check_target
 from attn_tune.runtime import misses
 from attn_tune.runtime.active import settings
 from attn_tune.runtime.active.layers import use_pack
+from attn_tune.schema import StorageError
 from tests.cli.fakes import SIGNATURE, FakeExecutor, fill
 
 POINT = "llama3-8b/4x4k"
@@ -219,6 +222,30 @@ def test_check_finds_the_entries_that_cannot_act(home, monkeypatch):
     lock.write_text(lock.read_text().replace("nvidia-h200", "nvidia-l4"))
     assert override("check", lock).exit_code == 5
     assert override("check", home / "gone.json").exit_code == 4
+
+
+@pytest.mark.parametrize("signature", ["", {"h": 128}])
+def test_check_finds_entries_for_many_problems_that_another_forbids(home, signature):
+    use = {"op": "flash_attention", "direction": "fwd", "kernel": "xla", "config": {"chunk_q": 32, "chunk_k": 32}}
+    never = {"op": "flash_attention", "kernel": "xla", "config": {"chunk_q": 32}, "reason": "bad"}
+    hand = home / "hand.json"
+    hand.write_text(json.dumps({"format": 1, "use": [use | {"signature": signature}], "never": [never]}))
+    told = override("check", hand)
+    assert (told.exit_code, "stops: an override forbids it: bad" in told.stdout) == (1, True)
+    # One that forbids a part of these problems leaves others.
+    hand.write_text(hand.read_text().replace('"reason"', '"signature": {"n": 4}, "reason"'))
+    assert override("check", hand).exit_code == 0
+
+
+def test_a_working_folder_that_is_gone_is_one_error(home, monkeypatch):
+    gone = home / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    result = override("freeze", "x.json", *FREEZE)
+    assert (result.exit_code, "x.json lies in a folder that cannot be read" in result.stderr) == (4, True)
+    with pytest.raises(StorageError, match=r"x\.atpack lies in a working folder that cannot be read"):
+        check_target(Path("x.atpack"), overwrite=False)
 
 
 def test_problems_that_no_kernel_can_do_are_not_frozen(home):

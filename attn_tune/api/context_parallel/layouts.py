@@ -1,6 +1,7 @@
 """The ways in which the tokens of a sequence lie on the devices that share it."""
 
 import enum
+import functools
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ def layout_of(name: Any) -> Layout:
       UsageError: there is none.
     """
     if name not in list(Layout):
-        raise unknown_name("layout", str(name), list(Layout))
+        raise unknown_name("layout", str(name), [layout.value for layout in Layout])
     return Layout(name)
 
 
@@ -149,11 +150,20 @@ def _reordered(x: Array, axis: int, n: int, layout: Layout, *, back: bool) -> Ar
             f"axis {axis} has {length} tokens, which {parts} equal parts of layout={layout.value!r} do not divide: pad "
             "the sequence"
         )
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    sharding = jax.typeof(x).sharding
+    if sharding.mesh.are_all_axes_auto or sharding.spec[axis] is None:
+        return _moved(x, axis, n, layout, back)
+    # Explicit axes: XLA moves tokens between devices, and the result is sharded as what was given.
+    move = jax.sharding.auto_axes(functools.partial(_moved, axis=axis, n=n, layout=layout, back=back))
+    return move(x, out_sharding=sharding)
+
+
+def _moved(x: Array, axis: int, n: int, layout: Layout, back: bool) -> Array:
+    length, before, after = x.shape[axis], x.shape[:axis], x.shape[axis + 1 :]
     if layout is Layout.STRIPED:
         split = (n, length // n) if back else (length // n, n)
         return x.reshape(*before, *split, *after).swapaxes(axis, axis + 1).reshape(x.shape)
     # By device: its own chunk, then the one that mirrors it.
     order = np.stack([np.arange(n), np.arange(2 * n - 1, n - 1, -1)], axis=1).reshape(-1)
     order = np.argsort(order) if back else order
-    return jnp.take(x.reshape(*before, parts, length // parts, *after), order, axis=axis).reshape(x.shape)
+    return jnp.take(x.reshape(*before, 2 * n, length // (2 * n), *after), order, axis=axis).reshape(x.shape)

@@ -18,7 +18,10 @@ def check_free(path: Path, *, overwrite: bool | None = None) -> None:
       StorageError: it is one.
     """
     # Links are followed: one may lead into a pack.
-    folder = path.parent.resolve()
+    try:
+        folder = path.parent.resolve()
+    except OSError as error:
+        raise StorageError(f"{path} lies in a folder that cannot be read: {error.strerror}") from None
     if around := next((one for one in (folder, *folder.parents) if is_pack(one)), None):
         raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
     if path.exists() and not overwrite:

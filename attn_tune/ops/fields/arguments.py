@@ -87,7 +87,7 @@ def static_float(name: str, value: Any) -> float:
     if isinstance(value, Tracer):
         raise UsageError(f"{name} must be a Python number, not a traced value: it decides the kernel")
     try:
-        number = float(value)
+        number = float("no number" if isinstance(value, str | bytes | bool | np.bool_) else value)
     except (TypeError, ValueError):
         raise UsageError(f"{name} must be a number, got {shown(value)}") from None
     if not math.isfinite(number):

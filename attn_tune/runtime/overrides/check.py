@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from attn_tune.ops.registry import get_op
-from attn_tune.packs.override_entries import Entry
+from attn_tune.packs.override_entries import Asked, Entry
 from attn_tune.packs.override_files import OverridesFile
 from attn_tune.runtime.active.settings import Settings
 from attn_tune.runtime.active.view import View
@@ -46,11 +46,21 @@ def check_overrides(file: OverridesFile, settings: Settings) -> Iterator[Checked
         try:
             if entry.never or not entry.signature or not isinstance(entry.signature, str):
                 check_entry(entry)
-                yield Checked(entry=entry)
+                yield Checked(entry=entry, problem=_forbidden(entry, Overrides([file, *forbid])))
             else:
                 yield _asked(entry, Overrides([file, *forbid]), without)
         except AttnTuneError as error:
             yield Checked(entry=entry, problem=str(error))
+
+
+def _forbidden(entry: Entry, overrides: Overrides) -> str:
+    """The reason that an entry which uses a config for many problems answers none of them, or ``""``."""
+    if entry.never:
+        return ""
+    fields = {} if isinstance(entry.signature, str) else entry.signature
+    asked = Asked(entry.op, entry.direction, device_of(entry.device), "", fields)
+    found = overrides.forbidding(asked, entry.kernel, entry.config)
+    return f"an override forbids it: {found.reason}" if found else ""
 
 
 def _asked(entry: Entry, overrides: Overrides, without: View) -> Checked:
