@@ -1,4 +1,4 @@
-"""Compiles untuned choices of GPU kernels for devices that are not here: none may fail, for jobs would.
+"""Compiles untuned choices of GPU kernels for devices that are absent: none may fail, for jobs would.
 
     python -m tests.soak.untuned_choices --seconds 600 --seed 1
 
@@ -82,7 +82,7 @@ def failure(case: Case) -> str | None:
     call = functools.partial(load(choice.spec.searches[case.direction].call), case.problem, choice.config)
     inputs = jax.eval_shape(made, jax.ShapeDtypeStruct((), jnp.int32))
     try:
-        with compile_target(device.compute_capability):
+        with compile_target(int(device.family.removeprefix("sm_"))):
             jax.jit(call).trace(inputs).lower(lowering_platforms=("cuda",))
     except (CompileError, OutOfResources) as error:
         return f"{case}: {choice.spec.id} {choice.answer.config}: {error}"

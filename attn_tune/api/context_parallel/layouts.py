@@ -154,8 +154,8 @@ def _reordered(x: Array, axis: int, n: int, layout: Layout, *, back: bool) -> Ar
     if sharding.mesh.are_all_axes_auto or sharding.spec[axis] is None:
         return _moved(x, axis, n, layout, back)
     # Explicit axes: XLA moves tokens between devices, and the result is sharded as what was given.
-    move = jax.sharding.auto_axes(functools.partial(_moved, axis=axis, n=n, layout=layout, back=back))
-    return move(x, out_sharding=sharding)
+    move = functools.partial(_moved, axis=axis, n=n, layout=layout, back=back)
+    return jax.sharding.auto_axes(move, out_sharding=sharding)(x)
 
 
 def _moved(x: Array, axis: int, n: int, layout: Layout, back: bool) -> Array:

@@ -1,6 +1,6 @@
 """A check of a file of overrides: whether each entry can act here, and what lookups would answer without the file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from attn_tune.ops.registry import get_op
@@ -15,6 +15,7 @@ from attn_tune.runtime.overrides.answer import overridden
 from attn_tune.runtime.overrides.entries import check_entry, device_of
 from attn_tune.schema.digest import canonical_json
 from attn_tune.schema.errors import AttnTuneError
+from attn_tune.schema.signature import Value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ def _forbidden(entry: Entry, overrides: Overrides) -> str:
     """The reason that an entry which uses a config for many problems answers none of them, or ``""``."""
     if entry.never:
         return ""
-    fields = {} if isinstance(entry.signature, str) else entry.signature
+    fields: Mapping[str, Value] = {} if isinstance(entry.signature, str) else entry.signature
     asked = Asked(entry.op, entry.direction, device_of(entry.device), "", fields)
     found = overrides.forbidding(asked, entry.kernel, entry.config)
     return f"an override forbids it: {found.reason}" if found else ""
