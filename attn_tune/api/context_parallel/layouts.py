@@ -155,7 +155,8 @@ def _reordered(x: Array, axis: int, n: int, layout: Layout, *, back: bool) -> Ar
         return _moved(x, axis, n, layout, back)
     # Explicit axes: XLA moves tokens between devices, and the result is sharded as what was given.
     move = functools.partial(_moved, axis=axis, n=n, layout=layout, back=back)
-    return jax.sharding.auto_axes(move, out_sharding=sharding)(x)
+    moved: Any = jax.sharding.auto_axes(move, out_sharding=sharding)
+    return moved(x)
 
 
 def _moved(x: Array, axis: int, n: int, layout: Layout, back: bool) -> Array:
