@@ -147,6 +147,10 @@ def test_a_malformed_argument_of_ring_attention_is_named(arguments, words):
 def test_ulysses_refuses_heads_that_do_not_divide():
     with pytest.raises(UnsupportedError, match=r"each of 4 devices its share of the 2 key/value heads.*'ring'"):
         called(strategy="ulysses")
+    with pytest.raises(
+        UnsupportedError, match=r"the 1 key/value heads of each of 2 chunks.*use fewer chunks, strategy="
+    ):
+        called(size=2, strategy="ulysses", chunks=2)
 
 
 def test_a_call_that_names_no_strategy_takes_one_that_its_groups_of_heads_allow():

@@ -15,8 +15,8 @@ from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import UnsupportedError
 
 
-def check_ulysses(ring: Ring, num_q_heads: int, num_kv_heads: int) -> None:
-    """Check that the heads can be dealt out.
+def check_ulysses(ring: Ring, num_q_heads: int, num_kv_heads: int, chunks: int) -> None:
+    """Check that the heads of a chunk, of which there are ``chunks``, can be dealt out.
 
     Raises:
       UnsupportedError: they do not divide by the number of devices.
@@ -24,8 +24,9 @@ def check_ulysses(ring: Ring, num_q_heads: int, num_kv_heads: int) -> None:
     for word, heads in (("query heads", num_q_heads), ("key/value heads", num_kv_heads)):
         if heads % ring.size:
             raise UnsupportedError(
-                f"strategy='ulysses' gives each of {ring.size} devices its share of the {heads} {word}, which do not "
-                "divide: use strategy='ring', or repeat_kv_heads for keys and values"
+                f"strategy='ulysses' gives each of {ring.size} devices its share of the {heads} {word}"
+                f"{f' of each of {chunks} chunks' if chunks > 1 else ''}, which do not divide: use "
+                f"{'fewer chunks, ' if chunks > 1 else ''}strategy='ring', or repeat_kv_heads for keys and values"
             )
 
 

@@ -140,7 +140,7 @@ def ring_attention(
     heads = {"N": shape["N"] // parts, "K": shape["K"] // parts}
     chosen = strategy or strategy_of(devices, shape | heads, mask)
     if chosen == "ulysses":
-        check_ulysses(devices, heads["N"], heads["K"])
+        check_ulysses(devices, heads["N"], heads["K"], parts)
     arguments: dict[str, Any] = {"logits_soft_cap": logits_soft_cap, "softmax_scale": softmax_scale}
     arguments |= {"precision": precision, "logits_dtype": logits_dtype}
 

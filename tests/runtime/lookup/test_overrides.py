@@ -83,6 +83,8 @@ def test_a_use_entry_answers_before_packs_what_it_matches(overrides, more, is_hi
         ({"op": OP, "direction": "fwd", "device": "sm_90", "config": {"block": 64}}, True),
         ({"config": {"block": 64}, "signature": {"t": 1024, "pages": 0}}, True),
         ({"config": {"block": 64}, "signature": sig(1024)}, True),
+        ({"config": {"block": "64"}, "signature": {"t": "1024"}}, True),
+        ({"config": {"block": "640"}}, False),
         ({"config": {"block": 64}, "signature": {"t": 1025}}, False),
         ({"config": {"block": 64}, "direction": "bwd"}, False),
         ({"config": {"block": 64}, "device": "sm_100"}, False),
