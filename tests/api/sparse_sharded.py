@@ -27,6 +27,19 @@ def main():
         check(name, call, arrays, given)
     rows = (draw(4, 6, 2, 8), draw(4, 10, 8), draw(4, 6, 2))
     check("indexer", attn_tune.indexer, rows, (P("x", "y"), whole, P("x", "y")))
+    select(draw(2, 64, 4, 8), draw(2, 4, 2, 8))
+
+
+def select(query, pooled):
+    """Blocks are selected from whole sequences, whatever axes of an explicit mesh cut them."""
+    call = functools.partial(attn_tune.select_blocks, num_selected=3, block_size=16)
+    wanted = call(query, pooled)
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    for spec in (P(None, "x", "y"), P("x", "y"), P("x", None, None, "y")):
+        with jax.set_mesh(mesh):
+            found = call(*(jax.device_put(x, NamedSharding(mesh, spec)) for x in (query, pooled)))
+        np.testing.assert_array_equal(found, wanted)
+    print("blocks")
 
 
 def check(name, call, arrays, specs):

@@ -107,7 +107,7 @@ def test_vmap_of_sparse_mla_folds_into_the_batch():
 @pytest.mark.slow
 def test_sharded_sparse_attention_is_not_gathered():
     printed = run_with_devices(4, "-m", "tests.api.sparse_sharded")
-    assert printed.split() == ["batch", "queries", "heads", "indexer"]
+    assert printed.split() == ["batch", "queries", "heads", "indexer", "blocks"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.sparse.compressed import blocks_problem
@@ -67,7 +68,7 @@ def select_blocks(
         raise UsageError(f"key must have {problem.blocks} blocks beside {length} keys, got shape {key.shape}")
     scale = sizes["H"] ** -0.5 if softmax_scale is None else static_float("softmax_scale", softmax_scale)
     blocks = blocks_of(problem, checked_ends(cu_seqlens, batch, q_len))
-    query, key = jax.lax.stop_gradient(query), jax.lax.stop_gradient(key)
+    query, key = (_whole(jax.lax.stop_gradient(x)) for x in (query, key))
     count = min(num_selected, problem.blocks)
 
     def some(rows: Int[Array, " size"]) -> Int[Array, "B size K count"]:
@@ -97,6 +98,15 @@ def select_blocks(
 
     found = jnp.moveaxis(map_rows(some, rows), 0, 1).reshape(batch, -1, heads, count)[:, :q_len]
     return jnp.pad(found, ((0, 0), (0, 0), (0, 0), (0, num_selected - count)), constant_values=-1)
+
+
+def _whole(x: Float[Array, "B tokens heads H"]) -> Float[Array, "B tokens heads H"]:
+    """``x`` whose tokens and columns no explicit axis of a mesh cuts: a query is compared with all blocks."""
+    sharding = jax.typeof(x).sharding
+    batch, tokens, heads, columns = sharding.spec
+    if tokens is None and columns is None:
+        return x
+    return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec(batch, None, heads, None)))
 
 
 def _counted(name: str, given: Any, least: int) -> int:
