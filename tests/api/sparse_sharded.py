@@ -31,7 +31,7 @@ def main():
 
 
 def select(query, pooled):
-    """Blocks are selected from whole sequences, whatever axes of an explicit mesh cut them."""
+    """Blocks are selected from whole sequences that explicit axes of a mesh cut."""
     call = functools.partial(attn_tune.select_blocks, num_selected=3, block_size=16)
     wanted = call(query, pooled)
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
