@@ -53,18 +53,27 @@ def check_note(note: str) -> str:
     return line
 
 
+def check_beside_packs(path: Path, *, follow_links: bool) -> None:
+    """Refuses a path within a pack, which another file would break, and one whose folder cannot be found.
+
+    Raises:
+      StorageError: it is one.
+    """
+    try:
+        folder = path.parent.resolve() if follow_links else path.parent.absolute()
+    except OSError as error:
+        raise StorageError(f"{path} lies in a folder that cannot be read: {error.strerror}") from None
+    if around := next((one for one in (folder, *folder.parents) if is_pack(one)), None):
+        raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
+
+
 def check_target(path: Path, *, overwrite: bool) -> None:
     """Refuses a path that is taken; with ``overwrite``, one that holds anything but a pack of the same kind.
 
     Raises:
       StorageError: it is, or it lies within a pack, which another file would break.
     """
-    try:
-        parents = path.absolute().parents
-    except OSError as error:
-        raise StorageError(f"{path} lies in a working folder that cannot be read: {error.strerror}") from None
-    if around := next((folder for folder in parents if is_pack(folder)), None):
-        raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
+    check_beside_packs(path, follow_links=False)
     if not path.exists() and not path.is_symlink():
         return
     if not overwrite:

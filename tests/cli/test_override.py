@@ -244,7 +244,7 @@ def test_a_working_folder_that_is_gone_is_one_error(home, monkeypatch):
     gone.rmdir()
     result = override("freeze", "x.json", *FREEZE)
     assert (result.exit_code, "x.json lies in a folder that cannot be read" in result.stderr) == (4, True)
-    with pytest.raises(StorageError, match=r"x\.atpack lies in a working folder that cannot be read"):
+    with pytest.raises(StorageError, match=r"x\.atpack lies in a folder that cannot be read"):
         check_target(Path("x.atpack"), overwrite=False)
 
 

@@ -1,10 +1,7 @@
 """Untuned choices of wide tiles for devices that are absent: they fit shared memory, or XLA answers."""
 
-import functools
 import importlib.metadata
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
@@ -13,7 +10,7 @@ from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.lookup.dispatch import choose
-from tests.kernels.triton_lowered import lower
+from tests.kernels.triton_lowered import launches
 
 PROBLEMS = {
     "decode": "paged_decode/v1 b=8 t=4 s=4096 n=128 k=1 h=576 v=512 page=64 layout=latent",
@@ -48,11 +45,9 @@ def test_latents_of_float32_that_no_tile_holds_are_left_to_xla(name, kind):
 def test_the_untuned_tile_of_wide_float32_fits(name, kind):
     op, problem, choice = chosen(name, "float32", kind)
     assert choice.spec.name.startswith("triton")
-    made = functools.partial(load(op.inputs), problem, "fwd")
-    forward = functools.partial(load(choice.spec.searches["fwd"].call), problem, choice.config)
     capability = int(device_from_kind(kind).family.removeprefix("sm_"))
-    _, launches = lower(forward, jax.eval_shape(made, jax.ShapeDtypeStruct((), jnp.int32)), capability=capability)
-    assert launches[0].shared_bytes > 50_000
+    compiled = launches(op, problem, choice.spec.searches["fwd"], choice.config, capability=capability)
+    assert compiled[0].shared_bytes > 50_000
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Lowers functions for CUDA on any machine, and reads back the launches in the module. Not a test itself."""
 
+import functools
 import zlib
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 
 from attn_tune.kernels.lang.triton.compile import record_compiles
 from attn_tune.kernels.lang.triton.target import compile_target
+from attn_tune.ops.contract import load
 
 
 def array(*shape, dtype=jnp.bfloat16):
@@ -19,6 +21,13 @@ def lower(f, *arrays, capability=90):
     with compile_target(capability), record_compiles() as compiled:
         lowered = jax.jit(f).trace(*arrays).lower(lowering_platforms=("cuda",))
     return lowered, compiled
+
+
+def launches(op, problem, search, config, *, direction="fwd", capability=90):
+    """The launches of a kernel's call with a config, compiled for inputs as the op makes them."""
+    made = functools.partial(load(op.inputs), problem, direction)
+    call = functools.partial(load(search.call), problem, config)
+    return lower(call, jax.eval_shape(made, jax.ShapeDtypeStruct((), jnp.int32)), capability=capability)[1]
 
 
 @dataclass

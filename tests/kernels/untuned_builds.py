@@ -1,15 +1,10 @@
 """Compiles the untuned launches of a Triton kernel without a GPU. For scripts, so that nothing is interpreted."""
 
-import functools
 import json
 import sys
 
-import jax
-import jax.numpy as jnp
-
-from attn_tune.ops.contract import load
 from attn_tune.schema.device import Device
-from tests.kernels.triton_lowered import lower
+from tests.kernels.triton_lowered import launches
 
 
 def print_launches(spec, op, builds):
@@ -24,11 +19,7 @@ def print_launches(spec, op, builds):
         device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
         for direction, search in spec.searches.items():
             config = search.heuristic(problem, device)
-            given = jax.eval_shape(
-                functools.partial(load(op.inputs), problem, direction), jax.ShapeDtypeStruct((), jnp.int32)
-            )
-            _, launches = lower(functools.partial(load(search.call), problem, config), given, capability=capability)
-            for launch in launches:
+            for launch in launches(op, problem, search, config, direction=direction, capability=capability):
                 found = {"registers": launch.registers, "spills": launch.spill_bytes, "shared": launch.shared_bytes}
                 copies = launch.ptx.count("cp.async.cg")
                 print(json.dumps({"name": name, "launch": launch.name, "copies": copies} | found), flush=True)

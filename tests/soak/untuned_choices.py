@@ -9,24 +9,19 @@ block needs more shared memory, registers or columns of tensor memory than a GPU
 
 import argparse
 import dataclasses
-import functools
 import random
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
-from attn_tune.kernels.lang.triton.target import compile_target
-from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.lookup.dispatch import choose
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.plan.grid import preset_points
+from tests.kernels.triton_lowered import launches
 
 KINDS = ("nvidia-a100-sxm4-80gb", "nvidia-l40s", "nvidia-h100-sxm5", "nvidia-b200", "nvidia-rtx-pro-6000-blackwell")
 # Fields that decide how many programs there are, and not what one of them holds.
@@ -78,12 +73,9 @@ def failure(case: Case) -> str | None:
     choice = choose(case.op, case.direction, case.problem, device=device)
     if choice.spec.backend != "triton":
         return None
-    made = functools.partial(load(op.inputs), case.problem, case.direction)
-    call = functools.partial(load(choice.spec.searches[case.direction].call), case.problem, choice.config)
-    inputs = jax.eval_shape(made, jax.ShapeDtypeStruct((), jnp.int32))
+    search, capability = choice.spec.searches[case.direction], int(device.family.removeprefix("sm_"))
     try:
-        with compile_target(int(device.family.removeprefix("sm_"))):
-            jax.jit(call).trace(inputs).lower(lowering_platforms=("cuda",))
+        launches(op, case.problem, search, choice.config, direction=case.direction, capability=capability)
     except (CompileError, OutOfResources) as error:
         return f"{case}: {choice.spec.id} {choice.answer.config}: {error}"
     return None

@@ -21,12 +21,12 @@ def check_ulysses(ring: Ring, num_q_heads: int, num_kv_heads: int, chunks: int) 
     Raises:
       UnsupportedError: they do not divide by the number of devices.
     """
+    of_each, fewer = (f" of each of {chunks} chunks", "fewer chunks, ") if chunks > 1 else ("", "")
     for word, heads in (("query heads", num_q_heads), ("key/value heads", num_kv_heads)):
         if heads % ring.size:
             raise UnsupportedError(
-                f"strategy='ulysses' gives each of {ring.size} devices its share of the {heads} {word}"
-                f"{f' of each of {chunks} chunks' if chunks > 1 else ''}, which do not divide: use "
-                f"{'fewer chunks, ' if chunks > 1 else ''}strategy='ring', or repeat_kv_heads for keys and values"
+                f"strategy='ulysses' gives each of {ring.size} devices its share of the {heads} {word}{of_each}, which "
+                f"do not divide: use {fewer}strategy='ring', or repeat_kv_heads for keys and values"
             )
 
 

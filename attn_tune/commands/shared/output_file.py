@@ -4,6 +4,7 @@ from pathlib import Path
 
 from attn_tune.packs.archive import is_pack
 from attn_tune.packs.plain_files import write_whole
+from attn_tune.packs.writer import check_beside_packs
 from attn_tune.schema import StorageError
 
 _SQLITE = b"SQLite format 3\0"
@@ -18,12 +19,7 @@ def check_free(path: Path, *, overwrite: bool | None = None) -> None:
       StorageError: it is one.
     """
     # Links are followed: one may lead into a pack.
-    try:
-        folder = path.parent.resolve()
-    except OSError as error:
-        raise StorageError(f"{path} lies in a folder that cannot be read: {error.strerror}") from None
-    if around := next((one for one in (folder, *folder.parents) if is_pack(one)), None):
-        raise StorageError(f"{path} lies within the pack {around}; choose a path beside it")
+    check_beside_packs(path, follow_links=True)
     if path.exists() and not overwrite:
         more = "" if overwrite is None else ", or replace it with --overwrite"
         raise StorageError(f"{path} exists; choose another path{more}")

@@ -87,9 +87,12 @@ def static_float(name: str, value: Any) -> float:
     if isinstance(value, Tracer):
         raise UsageError(f"{name} must be a Python number, not a traced value: it decides the kernel")
     try:
-        number = float("no number" if isinstance(value, str | bytes | bool | np.bool_) else value)
+        # ``float`` takes these too.
+        number = None if isinstance(value, str | bytes | bool | np.bool_) else float(value)
     except (TypeError, ValueError):
-        raise UsageError(f"{name} must be a number, got {shown(value)}") from None
+        number = None
+    if number is None:
+        raise UsageError(f"{name} must be a number, got {shown(value)}")
     if not math.isfinite(number):
         raise UsageError(f"{name} must be finite, got {number}")
     return number

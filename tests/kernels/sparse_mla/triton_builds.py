@@ -1,18 +1,13 @@
 """Compiles the Triton kernels without a GPU; prints a JSON line a launch. A script, so that nothing is interpreted."""
 
-import functools
 import json
-
-import jax
-import jax.numpy as jnp
 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.kernels.sparse_mla.triton.config import Config
 from attn_tune.kernels.sparse_mla.triton.limits import shared_bytes
-from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.device import Device
-from tests.kernels.triton_lowered import lower
+from tests.kernels.triton_lowered import launches
 
 _H100 = Device(platform="cuda", family="sm_90", variant="nvidia-test", units=132)
 _DEEPSEEK = "sparse_mla/v1 b=1 t=4096 s=32768 n=128 h=576 v=512 top=2048 dtype=bfloat16"
@@ -40,10 +35,9 @@ def main():
         text = f"sparse_mla/v1 b=1 t=64 s=4096 n=128 h={h} v={v} top=2048 dtype={dtype}"
         problem = op.from_signature(op.parse_signature(text))
         config = Config(block_n=block_n, block_k=block_k, num_warps=8 if block_n > 16 else 4, num_stages=2)
-        forward = functools.partial(load(get_kernel("sparse_mla/triton").searches["fwd"].call), problem, config)
-        made = functools.partial(load(op.inputs), problem, "fwd")
-        spec = jax.eval_shape(made, jax.ShapeDtypeStruct((), jnp.int32))
-        _, (launch,) = lower(forward, spec, capability=capability)
+        (launch,) = launches(
+            op, problem, get_kernel("sparse_mla/triton").searches["fwd"], config, capability=capability
+        )
         device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
         counted = shared_bytes(problem, device, config)
         print(json.dumps({"name": f"{capability} {text}", "shared": launch.shared_bytes, "counted": counted}))
@@ -51,9 +45,7 @@ def main():
         op = get_op(text.partition("/")[0])
         problem = op.from_signature(op.parse_signature(text))
         search = get_kernel(f"{op.name}/{kernel}").searches["fwd"]
-        forward = functools.partial(load(search.call), problem, search.heuristic(problem, _H100))
-        made = functools.partial(load(op.inputs), problem, "fwd")
-        _, (launch,) = lower(forward, jax.eval_shape(made, jax.ShapeDtypeStruct((), jnp.int32)), capability=90)
+        (launch,) = launches(op, problem, search, search.heuristic(problem, _H100))
         found = {"wgmma": launch.ptx.count("wgmma.mma_async"), "copies": launch.ptx.count("cp.async.cg")}
         print(json.dumps({"name": name, "spills": launch.spill_bytes, **found}))
 

@@ -17,6 +17,8 @@ MOST_ACCUMULATORS = 288
 
 
 class _Tile(NamedTuple):
+    """The knobs of a tile that its memory depends on."""
+
     block_q: int
     block_k: int
     num_stages: int

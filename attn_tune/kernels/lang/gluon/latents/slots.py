@@ -127,7 +127,7 @@ def stage_of(tile, plan: gl.constexpr):
 
 @gluon.jit
 def unknown_zero(tile):
-    """Zero, which compilers do not know, of each tile anew.
+    """An int32 zero that compilers cannot know, made of each tile anew.
 
     A group's tiles have one stage of two: compilers would keep the addresses of 80 instructions in registers.
     """
