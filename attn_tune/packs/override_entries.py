@@ -121,12 +121,12 @@ class Entry:
             width = 0 if self.signature else 2
             fits = fits and self.signature in ("", asked.signature)
         else:
-            width, fits = 1, fits and _agrees(self.signature, asked.values, by_text=self.never)
+            width, fits = 1, fits and agrees(self.signature, asked.values, by_text=self.never)
         return 4 * width + devices.index(self.device) if fits and self.device in devices else None
 
     def forbids(self, asked: Asked, kernel: str, config: Mapping[str, Any]) -> bool:
         """Whether a ``never`` entry forbids this config of ``kernel`` for a problem."""
-        is_of = self.kernel in ("", kernel) and _agrees(self.config, config, by_text=True)
+        is_of = self.kernel in ("", kernel) and agrees(self.config, config, by_text=True)
         return is_of and self.level(asked) is not None
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ def device_name(device: Device) -> str:
     return "/".join(part for part in parts if part)
 
 
-def _agrees(wanted: Mapping[str, Any], actual: Mapping[str, Any], *, by_text: bool) -> bool:
+def agrees(wanted: Mapping[str, Any], actual: Mapping[str, Any], *, by_text: bool) -> bool:
     """Whether all values that are wanted are those there are; ``by_text`` a number in quotes is that number too.
 
     A ``never`` entry with such a mistake forbids what was meant, for nothing tells the job of it.
@@ -152,7 +152,7 @@ def _agrees(wanted: Mapping[str, Any], actual: Mapping[str, Any], *, by_text: bo
             return False
         have = actual[name]
         if is_mapping(value) and is_mapping(have):
-            if not _agrees(value, have, by_text=by_text):
+            if not agrees(value, have, by_text=by_text):
                 return False
         elif value != have and not (by_text and str(value) == str(have)):
             return False

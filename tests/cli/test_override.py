@@ -237,6 +237,45 @@ def test_check_finds_entries_for_many_problems_that_another_forbids(home, signat
     assert override("check", hand).exit_code == 0
 
 
+USE = {"op": "flash_attention", "direction": "fwd", "kernel": "xla", "config": {"chunk_q": 32, "chunk_k": 32}}
+NEVER = {"op": "flash_attention", "kernel": "triton", "reason": "bad"}
+PLAIN = "flash_attention/v1 b=1 t=128 s=128 n=4 k=4 h=64 v=64 dtype=bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (USE | {"signature": f"{PLAIN} left=127"}, f"lookups of this problem ask for '{PLAIN}'"),
+        (NEVER | {"signature": f"{PLAIN} left=127"}, f"lookups of this problem ask for '{PLAIN}'"),
+        (USE | {"signature": {"h": "64"}}, "h of flash_attention cannot be '64'"),
+        (NEVER | {"signature": {"h": 64.5}}, "h of flash_attention cannot be 64.5"),
+        ({"reason": "bad", "signature": {"hh": 64}}, "'hh'"),
+        (NEVER | {"config": {"num_wraps": 8}}, "no knob 'num_wraps'; it has block_q, block_k, num_warps"),
+        ({"reason": "bad", "kernel": "triton", "config": {"num_wraps": 8}}, "it fits none of the"),
+        (NEVER | {"config": {"num_warps": None}}, "num_warps cannot be None"),
+        (USE | {"device": "NVIDIA H200"}, "lookups call the device 'NVIDIA H200' 'nvidia-h200'"),
+        (NEVER | {"device": "nvidia-h200/mig-1g.18gb"}, "'cuda/sm_90/nvidia-h200/mig-1g.18gb'"),
+        # These act in lookups: true is 1, and a number in quotes forbids that number.
+        (USE | {"signature": {"causal": True}}, ""),
+        (USE | {"signature": {"h": 64.0, "left": None}}, ""),
+        (NEVER | {"signature": {"h": "64"}, "config": {"num_warps": "8"}}, ""),
+        (NEVER | {"config": {"num_warps": 8.0}}, ""),
+        ({"reason": "bad", "kernel": "triton", "config": {"num_warps": 8}}, ""),
+        (NEVER | {"reason": " "}, ""),
+        # New hardware may have such a name.
+        (USE | {"device": "nvidia-h2000"}, "holds; 'nvidia-h2000' is the name of no known device"),
+        (USE | {"device": "nvidia-h2000", "signature": PLAIN}, "holds; 'nvidia-h2000' is the name of no known device"),
+    ],
+)
+def test_check_says_stops_of_the_entries_alone_that_no_lookup_matches(home, entry, words):
+    hand = home / "hand.json"
+    hand.write_text(json.dumps({"format": 1, "never" if "reason" in entry else "use": [entry]}))
+    told = override("check", hand)
+    assert words in told.stdout
+    stops = bool(words) and not words.startswith("holds")
+    assert (told.exit_code, told.stdout.startswith("stops: ")) == (stops, stops)
+
+
 def test_a_working_folder_that_is_gone_is_one_error(home, monkeypatch):
     gone = home / "gone"
     gone.mkdir()

@@ -14,14 +14,14 @@ from attn_tune.kernels.registry import get_kernel
 from attn_tune.kernels.spec import KernelSpec
 from attn_tune.ops.contract import Op
 from attn_tune.ops.registry import get_op
-from attn_tune.packs.override_entries import Entry, device_name
+from attn_tune.packs.override_entries import Entry, agrees, device_name
 from attn_tune.packs.override_files import MAX_TEXT, OverridesFile
 from attn_tune.runtime.active.layers import in_force
 from attn_tune.runtime.lookup.question import resolve
 from attn_tune.schema.config import config_from_dict, config_to_dict, is_mapping
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError, short, unknown_name
-from attn_tune.schema.signature import Field, Signature, Value
+from attn_tune.schema.signature import Signature, Value
 
 
 def use_config(
@@ -58,7 +58,7 @@ def make_entry(
     config: Any = None,
     direction: str = "",
     device: str = "",
-    signature: str | Iterable[str] | Mapping[str, Value] = "",
+    signature: str | Iterable[str] = "",
     reason: str = "",
 ) -> Entry:
     """An entry that uses a config, or with ``never`` one that forbids configs. A ``never`` condition may be left out.
@@ -69,7 +69,7 @@ def make_entry(
       config: the whole config; with ``never`` the knobs that must agree, parts as tables.
       direction: name of the direction. Without one it is the first of the op; with ``never`` all are meant.
       device: a variant, a family or a whole ``device_name``.
-      signature: a whole signature; or fields that must agree, words ``FIELD=VALUE`` or plain data.
+      signature: a whole signature; or words ``FIELD=VALUE`` for the fields that must agree.
       reason: a note for people. A ``never`` entry needs one.
 
     Raises:
@@ -91,31 +91,21 @@ def make_entry(
     if never and spec and config:
         # Without a direction the config of any will do.
         asked = [direction] if direction else list(spec.searches)
-        wrong = [_wrong(spec.searches[way].config, config) for way in asked]
+        wrong = [wrong_knobs(spec.searches[way].config, config) for way in asked]
         if all(wrong):
             raise UsageError(f"config of {spec.id}: {wrong[0]}")
     elif spec and not never:
-        config = _whole(spec, direction, config)
+        config = whole_config(spec, direction, config)
     return Entry(
         never=never,
         op=op.name,
         kernel=spec.name if spec else "",
         direction=direction,
-        device=_condition(device),
+        device=condition_of(device),
         config=config or {},
         signature=_signature(op, signature),
         reason=reason,
     )
-
-
-def check_entry(entry: Entry) -> None:
-    """Raise UsageError for an entry of a file that can answer or forbid nothing here."""
-    subject = "/".join(filter(None, (entry.op, entry.kernel)))
-    if not subject or (entry.config and not entry.kernel):
-        _condition(entry.device)
-        return
-    names = ("never", "config", "direction", "device", "signature", "reason")
-    make_entry(subject, **{name: getattr(entry, name) for name in names})
 
 
 def device_of(condition: str) -> Device:
@@ -131,7 +121,7 @@ def device_of(condition: str) -> Device:
     return device_from_kind("/".join(whole[2:]) if len(whole) > 2 else condition)
 
 
-def _condition(name: str) -> str:
+def condition_of(name: str) -> str:
     """``name`` as an entry says it, where a driver may spell it otherwise.
 
     Raises:
@@ -141,7 +131,8 @@ def _condition(name: str) -> str:
     if not name or name in known or name in known.values() or name in figures.SHARED_BYTES:
         return name
     found = device_of(name)
-    return name if name in (found.variant, found.family, device_name(found)) else found.variant
+    whole = device_name(found)
+    return name if name in (found.variant, found.family, whole) else whole if found.partition else found.variant
 
 
 def _subject(name: str) -> tuple[Op, KernelSpec | None]:
@@ -158,7 +149,7 @@ def _subject(name: str) -> tuple[Op, KernelSpec | None]:
     return get_op(owners[0].op if owners else name), owners[0] if owners else None
 
 
-def _signature(op: Op, given: str | Iterable[str] | Mapping[str, Value]) -> str | Mapping[str, Value]:
+def _signature(op: Op, given: str | Iterable[str]) -> str | Mapping[str, Value]:
     words = [given] if isinstance(given, str) else list(given)
     if len(words) == 1 and words[0].startswith(f"{op.name}/v"):
         return op.problem_signature(words[0]).text
@@ -168,22 +159,18 @@ def _signature(op: Op, given: str | Iterable[str] | Mapping[str, Value]) -> str 
         name, equals, text = word.partition("=")
         if name not in fields:
             raise unknown_name(f"signature field of {op.name}", name, fields)
-        if is_mapping(given):
-            found[name] = _typed(fields[name], given[name])
-        elif equals:
-            found[name] = None if text == "none" else fields[name].parse(text)
-        else:
+        if not equals:
             raise UsageError(f"signature field {word!r} must be FIELD=VALUE, or the whole signature")
+        found[name] = None if text == "none" else fields[name].parse(text)
     return found or ""
 
 
-def _typed(field: Field, value: Value) -> Value:
-    if value is not None and (meant := field.parse(str(value))) != value:
-        raise UsageError(f"signature field {field.name} is {meant!r}, not {value!r}")
-    return value
+def whole_config(spec: KernelSpec, direction: str, config: Any) -> dict[str, Any]:
+    """The plain data of a config of ``spec``, with the knobs that have a default.
 
-
-def _whole(spec: KernelSpec, direction: str, config: Any) -> dict[str, Any]:
+    Raises:
+      UsageError: it is no config of this direction.
+    """
     wanted = spec.searches[direction].config
     if config is None or is_mapping(config):
         try:
@@ -195,8 +182,8 @@ def _whole(spec: KernelSpec, direction: str, config: Any) -> dict[str, Any]:
     return config_to_dict(config)
 
 
-def _wrong(cls: type, config: Mapping[str, Any]) -> str:
-    """The mistake in some of the knobs of ``cls``; ``""`` if there is none."""
+def wrong_knobs(cls: type, config: Mapping[str, Any]) -> str:
+    """The first of the knobs in ``config`` by which it forbids no config of ``cls``; ``""`` if there is none."""
     hints = typing.get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls)]
     for name, value in config.items():
@@ -206,8 +193,17 @@ def _wrong(cls: type, config: Mapping[str, Any]) -> str:
         options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         parts = [one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)]
         if parts and is_mapping(value):
-            if wrong := _wrong(parts[0], value):
+            if wrong := wrong_knobs(parts[0], value):
                 return wrong
-        elif type(value) not in options:
+        elif not any(may_agree(value, kind, by_text=True) for kind in options):
             return f"{cls.__name__}.{name} cannot be {value!r}"
     return ""
+
+
+def may_agree(value: Any, kind: type, *, by_text: bool) -> bool:
+    """Whether a value of type ``kind`` agrees with this one of an entry: 64.0 does with 64, and true with 1."""
+    try:
+        meant = (False, True) if kind is bool else (kind(value),)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return any(agrees({"": value}, {"": one}, by_text=by_text) for one in meant)

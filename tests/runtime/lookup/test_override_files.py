@@ -12,7 +12,7 @@ from attn_tune.runtime.active.layers import reload, use_overrides, use_pack
 from attn_tune.runtime.lookup.dispatch import explain, lookup
 from attn_tune.runtime.overrides.active import user_file, way_out
 from attn_tune.runtime.overrides.entries import make_entry
-from attn_tune.schema import IntegrityError, StorageError, UsageError
+from attn_tune.schema import IntegrityError, StorageError
 from tests.runtime.lookup.toy_op import pack
 from tests.runtime.packbuilder import H200, OP, row, sig
 
@@ -150,9 +150,3 @@ def test_the_way_out_of_a_file_is_quoted_for_a_shell(tmp_path):
     own = "'/home/a b/attn-tune/overrides.json"
     assert way_out(user_file(environ), environ) == f"mv {own}' {own}.off'"
     assert way_out("x.json", environ) == "leave its 'with attn_tune.use_overrides('x.json')' block"
-
-
-@pytest.mark.parametrize(("value", "words"), [("7", "t is 7, not '7'"), (True, "'True' is not an integer")])
-def test_a_field_of_another_type_forbids_nothing_and_is_an_error(value, words):
-    with pytest.raises(UsageError, match=words):
-        make_entry("alpha", never=True, reason="wrong dq", signature={"t": value})
