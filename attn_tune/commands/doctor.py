@@ -51,7 +51,7 @@ _PACKAGES = {
 }
 
 
-def command(db: options.Database, json: options.Json = False) -> None:
+def command(db: options.DatabaseIfAny, json: options.Json = False) -> None:
     checks = list(_checks(db))
     if json:
         output.emit_json(checks=[asdict(check) for check in checks])
@@ -62,7 +62,7 @@ def command(db: options.Database, json: options.Json = False) -> None:
         raise typer.Exit(FAILED)
 
 
-def _checks(db: Path) -> Iterator[Check]:
+def _checks(db: Path | None) -> Iterator[Check]:
     from attn_tune.kernels import registry
 
     yield Check("python", sys.version.split()[0])
@@ -74,9 +74,12 @@ def _checks(db: Path) -> Iterator[Check]:
         yield Check("kernels", f"{package}; mend, upgrade or uninstall the package", Verdict.FAIL)
     yield _guarded("timer", _timer)
     yield _sqlite()
-    yield _guarded("database", lambda: _database(db))
-    yield _filesystem(db)
-    yield _writable(db)
+    if db:
+        yield _guarded("database", lambda: _database(db))
+        yield _filesystem(db)
+        yield _writable(db)
+    else:
+        yield Check("database", "none: neither HOME nor XDG_DATA_HOME is set; sweeps need --db PATH", Verdict.WARN)
     yield from _packs()
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def command(
     point: options.Point,
-    db: options.Database,
+    db: options.DatabaseIfAny,
     grid: options.PointGrids = None,
     workload: options.Workload = None,
     direction: options.Directions = None,
@@ -57,7 +57,7 @@ def command(
 
 
 def _say(
-    db: Path,
+    db: Path | None,
     found: "dict[str, Explanation]",
     decided: "dict[str, Decision]",
     unshipped: "dict[str, Decision]",
@@ -76,7 +76,7 @@ def _say(
             f"({decision.rule}{time}). {_why_not(found[way])}"
         )
     _say_likewise(db, [way for way in decided if way not in unshipped], found)
-    if unshipped:
+    if db and unshipped:
         decisions = list(unshipped.values())
         # What is exported answers only once no override does.
         ends = [only.only_ended_by] if only else [found[w].override_ended_by for w in unshipped]
@@ -92,7 +92,7 @@ def _say(
             output.say(line)
 
 
-def _say_likewise(db: Path, ways: list[str], found: "dict[str, Explanation]") -> None:
+def _say_likewise(db: Path | None, ways: list[str], found: "dict[str, Explanation]") -> None:
     """Say that ``db`` decided ``ways`` as calls are answered."""
     if ways:
         what = "" if len(ways) == len(found) else f" on {' and '.join(ways)}"
@@ -109,9 +109,9 @@ def _why_not(one: "Explanation") -> str:
     return "Calls read packs, not the lab database."
 
 
-def _decided(db: Path, found: "dict[str, Explanation]", device: "Device") -> "dict[str, Decision]":
+def _decided(db: Path | None, found: "dict[str, Explanation]", device: "Device") -> "dict[str, Decision]":
     """The winners in ``db`` on ``device``, by direction."""
-    if not db.exists() and db == options.default_database():
+    if db is None or (db == options.database_of_home() and not db.exists()):
         return {}
     decided = {}
     try:

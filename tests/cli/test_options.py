@@ -1,7 +1,9 @@
 """Values of options: durations, databases, points, kernels."""
 
 import pytest
+from typer.testing import CliRunner
 
+from attn_tune.cli import app
 from attn_tune.commands.shared import options, selection
 from attn_tune.commands.shared.cases import Cases
 from attn_tune.schema import UsageError
@@ -37,6 +39,9 @@ def test_without_a_home_there_is_no_data_directory(monkeypatch):
     monkeypatch.delenv("HOME", raising=False)
     with pytest.raises(UsageError, match="neither HOME nor XDG_DATA_HOME is set"):
         options.default_database()
+    for words in (["doctor", "--json"], ["explain", "llama3-8b/4x4k", "--device", "nvidia-h200"]):
+        answered = CliRunner().invoke(app, words, prog_name="attn-tune")
+        assert answered.exit_code == 0, answered.output
 
 
 def test_points_are_filtered_by_part_of_the_name_and_by_pattern():

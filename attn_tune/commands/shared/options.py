@@ -66,6 +66,11 @@ def default_database() -> Path:
     return data_directory() / "lab.db"
 
 
+def database_of_home() -> Path | None:
+    """The lab database without ``--db``; None without a data directory."""
+    return default_database() if directories.data_directory(os.environ) else None
+
+
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|)")
 
 
@@ -150,18 +155,23 @@ def _in_panel(kind: Any) -> Iterator[inspect.Parameter]:
 
 
 Json = Annotated[bool, flag("--json", "Print JSON to stdout, and nothing else there.", ...)]
-Database = Annotated[
-    Path,
-    option(
+
+
+def _database(default: Callable[[], Path | None]) -> Any:
+    return option(
         ...,
         "--db",
         "PATH",
         "The lab database. Default: attn-tune/lab.db in the user's data directory.",
         envvar=DB_VARIABLE,
-        default_factory=default_database,
+        default_factory=default,
         show_default=False,
-    ),
-]
+    )
+
+
+Database = Annotated[Path, _database(default_database)]
+# For commands that answer without one too.
+DatabaseIfAny = Annotated[Path | None, _database(database_of_home)]
 Point = Annotated[str, argument("POINT", "A grid point such as llama3-8b/4x4k, or a signature.")]
 PointGrids = Annotated[
     list[str] | None,
