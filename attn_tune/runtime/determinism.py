@@ -34,7 +34,7 @@ def determinism_of(environ: Mapping[str, str]) -> Determinism:
     Raises:
       UsageError: it is neither 1 nor 0; to guess would be to break a promise.
     """
-    value = environ.get(VARIABLE, "").strip()
+    value = environ.get(VARIABLE, "")
     if value not in _VALUES:
         raise UsageError(
             f"{VARIABLE} must be 1 (nothing that is not deterministic), 0 (what is fastest) or unset, got {value!r}"

@@ -13,7 +13,7 @@ def takes_unproven(environ: Mapping[str, str]) -> bool:
     Raises:
       UsageError: it is neither 1 nor unset.
     """
-    value = environ.get(VARIABLE, "").strip()
+    value = environ.get(VARIABLE, "")
     if value not in ("", "1"):
         raise UsageError(f"{VARIABLE} must be 1 (rows that are unproven too) or unset, got {value!r}")
     return value == "1"

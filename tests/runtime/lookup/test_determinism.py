@@ -190,9 +190,10 @@ def test_an_error_names_determinism_where_no_other_kernel_can_answer(monkeypatch
     assert WHY in str(explain(OP, sig(1024), device=H200))
 
 
-def test_a_value_that_is_no_answer_is_an_error(monkeypatch):
-    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "yes")
-    with pytest.raises(UsageError, match=r"ATTN_TUNE_DETERMINISTIC must be 1 .* got 'yes'"):
+@pytest.mark.parametrize("value", ["yes", " 1"])
+def test_a_value_that_is_no_answer_is_an_error(monkeypatch, value):
+    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", value)
+    with pytest.raises(UsageError, match=rf"ATTN_TUNE_DETERMINISTIC must be 1 .* got '{value}'"):
         lookup(OP, sig(1024), device=H200)
 
 

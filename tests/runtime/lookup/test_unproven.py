@@ -69,9 +69,10 @@ def test_ranks_whose_packs_differ_in_a_doubt_disagree(doubt):
     assert ", doubts b2:" in line.partition("; processes 0, 1: ")[0]
 
 
-def test_any_other_value_is_an_error(monkeypatch):
-    monkeypatch.setenv("ATTN_TUNE_UNPROVEN", "yes")
-    with pytest.raises(UsageError, match=r"ATTN_TUNE_UNPROVEN must be 1 .* got 'yes'"):
+@pytest.mark.parametrize("value", ["yes", " 1"])
+def test_any_other_value_is_an_error(monkeypatch, value):
+    monkeypatch.setenv("ATTN_TUNE_UNPROVEN", value)
+    with pytest.raises(UsageError, match=rf"ATTN_TUNE_UNPROVEN must be 1 .* got '{value}'"):
         reload()
 
 
