@@ -17,12 +17,14 @@ FORMAT = 2
 
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (.{1,200})")
 _SHARD = re.compile(r"shards/([A-Za-z0-9_.+-]+)/([A-Za-z0-9_]+)\.([a-z0-9_]+)\.json")
+_TEXT = "a text of 1 to 1000 printable characters"
+_COUNT = "an integer from 0 to 2**63 - 1"
 _KINDS: dict[str, Callable[[Any], bool]] = {
-    "a text": lambda v: isinstance(v, str) and 0 < len(v) <= 1000 and v.isprintable(),
-    "a count": lambda v: type(v) is int and v >= 0,
+    _TEXT: lambda v: isinstance(v, str) and 0 < len(v) <= 1000 and v.isprintable(),
+    _COUNT: lambda v: type(v) is int and 0 <= v < 2**63,
     "an object": is_mapping,
     "a list of objects": lambda v: is_list(v) and all(map(is_mapping, v)),
-    "a table by digest": lambda v: is_mapping(v) and all(map(is_mapping, v.values())),
+    "a table of objects by digest": lambda v: is_mapping(v) and all(map(is_mapping, v.values())),
 }
 
 
@@ -114,22 +116,22 @@ def read_manifest(data: bytes, sums: Mapping[str, str]) -> Manifest:
     fields = parse_json(data, MANIFEST)
     if not is_mapping(fields):
         raise IntegrityError(f"{MANIFEST} is not an object")
-    _check_format(_get(fields, "format", "a count"), _get(fields, "min_reader", "a count"))
+    _check_format(_get(fields, "format", _COUNT), _get(fields, "min_reader", _COUNT))
     entries = _entries(_get(fields, "shards", "a list of objects"), sums)
     if stray := sorted(set(sums) - set(entries) - {MANIFEST, QUARANTINE}):
         raise IntegrityError(f"it holds {stray[0]!r}, which its manifest does not name")
     return Manifest(
-        name=_get(fields, "name", "a text"),
-        version=_get(fields, "version", "a text"),
-        tool=_get(fields, "tool", "a text"),
+        name=_get(fields, "name", _TEXT),
+        version=_get(fields, "version", _TEXT),
+        tool=_get(fields, "tool", _TEXT),
         devices=_by_digest(fields, "devices", Device),
         environments=_by_digest(fields, "environments", Environment),
         contracts=_contracts(_get(fields, "kernels", "a list of objects")),
         entries=tuple(entries.values()),
-        claimed_digest=_get(fields, "decision_digest", "a text"),
-        count=_get(fields, "rows", "a count"),
+        claimed_digest=_get(fields, "decision_digest", _TEXT),
+        count=_get(fields, "rows", _COUNT),
         gate=_get({"gate": {}, **fields}, "gate", "an object"),
-        note=_get(fields, "note", "a text") if "note" in fields else "",
+        note=_get(fields, "note", _TEXT) if "note" in fields else "",
         listed=_listed(fields, sums),
     )
 
@@ -142,18 +144,18 @@ def _get(fields: Mapping[str, Any], name: str, kind: str) -> Any:
 
 
 def _check_format(written: int, needed: int) -> None:
+    if not 1 <= needed <= written:
+        raise IntegrityError(f"'min_reader' of the manifest must be from 1 to its 'format', {written}, got {needed}")
     if needed > FORMAT:
         raise IntegrityError(
             f"it was written by a newer attn-tune (format {written}, this one reads {FORMAT}); upgrade attn-tune"
         )
-    if not 1 <= needed <= written:
-        raise IntegrityError(f"format {written} with min_reader {needed} cannot be")
 
 
 def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, ShardEntry]:
     found: dict[str, ShardEntry] = {}
     for item in items:
-        path, count = _get(item, "path", "a text"), _get(item, "rows", "a count")
+        path, count = _get(item, "path", _TEXT), _get(item, "rows", _COUNT)
         match = _SHARD.fullmatch(path)
         if match is None or path in found or path not in sums:
             raise IntegrityError(f"shard {path[:200]!r} is misnamed, missing or listed twice")
@@ -165,7 +167,7 @@ def _entries(items: list[dict[str, Any]], sums: Mapping[str, str]) -> dict[str, 
 
 def _by_digest[T: (Device, Environment)](fields: Mapping[str, Any], name: str, kind: type[T]) -> dict[str, T]:
     found: dict[str, T] = {}
-    for digest, data in _get(fields, name, "a table by digest").items():
+    for digest, data in _get(fields, name, "a table of objects by digest").items():
         try:
             found[digest] = made = config_from_dict(kind, data)
         except UsageError as error:
@@ -178,10 +180,10 @@ def _by_digest[T: (Device, Environment)](fields: Mapping[str, Any], name: str, k
 def _contracts(items: list[dict[str, Any]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for item in items:
-        kernel = _get(item, "kernel", "a text")
+        kernel = _get(item, "kernel", _TEXT)
         if kernel in found or "/" not in kernel:
             raise IntegrityError(f"kernel {kernel[:100]!r} must be op/name, once")
-        found[kernel] = _get(item, "contract", "a count")
+        found[kernel] = _get(item, "contract", _COUNT)
     return found
 
 
@@ -193,4 +195,4 @@ def _listed(fields: Mapping[str, Any], sums: Mapping[str, str]) -> int | None:
         return None
     if _get(fields, "quarantine", "an object").get("sha256") != sums[QUARANTINE]:
         raise IntegrityError(f"the manifest's checksum of {QUARANTINE} does not match")
-    return _get(listed, "entries", "a count")
+    return _get(listed, "entries", _COUNT)

@@ -30,6 +30,7 @@ MAX_TEXT = 1000
 
 _MAX_BYTES = 256 * 1024 * 1024
 _PARTS = ("format", "frozen", "never", "only", "use")
+_WORDS = {str: f"a text of at most {MAX_TEXT} printable characters", dict: "an object"}
 _NEEDED = {"use": ("op", "direction", "kernel", "config"), "never": ("reason",)}
 
 
@@ -145,7 +146,7 @@ def parse_overrides(data: Any, origin: str, where: str, *, leave_out_bad: bool =
     Raises:
       IntegrityError: as ``read_overrides``.
     """
-    if not is_mapping(data) or data.get("format") != FORMAT:
+    if not is_mapping(data) or type(data.get("format")) is not int or data["format"] != FORMAT:
         raise IntegrityError(f'{where} is not of format {FORMAT}; it needs "format": {FORMAT}')
     if unknown := sorted(set(data) - {*_PARTS}):
         raise IntegrityError(f"{where}: unknown part {unknown[0]!r}; known: {', '.join(_PARTS)}")
@@ -203,7 +204,8 @@ def _entry(item: Any, section: str, origin: str, where: str) -> Entry:
     elif missing := [name for name in _NEEDED[section] if item.get(name) in (None, "")]:
         problem = f"gives no {missing[0]!r}"
     elif wrong := [name for name in item if not _is_one(item[name], known[name])]:
-        problem = f"has a wrong {wrong[0]!r}: {item[wrong[0]]!r:.60}"
+        allowed = " or ".join(_WORDS[kind] for kind in known[wrong[0]])
+        problem = f"has a wrong {wrong[0]!r}: {item[wrong[0]]!r:.60}, where {allowed} must be"
     elif "frozen" in item:
         try:
             evidence = {"frozen": config_from_dict(Frozen, item["frozen"])}

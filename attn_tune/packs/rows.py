@@ -24,13 +24,13 @@ type Check = Callable[[Any], str | None]
 def _text(value: Any) -> str | None:
     if isinstance(value, str) and 0 < len(value) <= MAX_TEXT:
         return None
-    return f"must be a text of at most {MAX_TEXT} characters"
+    return f"must be a text of 1 to {MAX_TEXT} characters, got {value!r:.60}"
 
 
 def _kernel(value: Any) -> str | None:
     if isinstance(value, str) and _KERNEL.fullmatch(value):
         return None
-    return f"must be a kernel's name, got {value!r:.100}"
+    return f"must be a kernel's name, 1 to 100 letters, digits or any of '_.-', got {value!r:.60}"
 
 
 def _state(value: Any) -> str | None:
@@ -40,12 +40,13 @@ def _state(value: Any) -> str | None:
 def _integer(value: Any) -> str | None:
     if type(value) is int and -_MAX_INT <= value < _MAX_INT:
         return None
-    return f"must be an integer, got {value!r:.60}"
+    return f"must be an integer from -2**63 to 2**63 - 1, got {value!r:.60}"
 
 
 def _count(value: Any) -> str | None:
-    fault = _integer(value)
-    return f"must not be negative, got {value}" if fault is None and value < 0 else fault
+    if type(value) is int and 0 <= value < _MAX_INT:
+        return None
+    return f"must be an integer from 0 to 2**63 - 1, got {value!r:.60}"
 
 
 def _flag(value: Any) -> str | None:
@@ -55,7 +56,7 @@ def _flag(value: Any) -> str | None:
 def _config(value: Any, depth: int = 0) -> str | None:
     """Knobs with plain values, or parts with such knobs."""
     if not is_mapping(value):
-        return f"must be an object, got {type(value).__name__}"
+        return f"must be an object, got {value!r:.60}"
     for name, knob in value.items():
         fault = None
         if name == "signature":
@@ -63,9 +64,9 @@ def _config(value: Any, depth: int = 0) -> str | None:
         elif is_mapping(knob) and depth == 0:
             fault = _config(knob, 1)
         elif isinstance(knob, dict | list):
-            fault = f"knob {name!r:.100} must be a plain value"
-        elif type(knob) is int and _integer(knob):
-            fault = f"knob {name!r:.100} is out of range"
+            fault = f"knob {name!r:.100} must be a plain value (text, number, true, false or null), got {knob!r:.60}"
+        elif type(knob) is int and (wrong := _integer(knob)):
+            fault = f"knob {name!r:.100} {wrong}"
         if fault:
             return fault
     return None

@@ -18,6 +18,7 @@ from attn_tune.schema.errors import IntegrityError
 _HEAD, _BETWEEN, _TAIL = b"[\n", b",\n", b"\n]\n"
 # No other field or knob has this name, and quotes within texts are escaped.
 _SIGNATURE = re.compile(rb'"signature":"([^"]*)"')
+_ANY_SIGNATURE = re.compile(rb'"signature":("[^"]*"|[^,}]*)')
 
 
 class Shard:
@@ -100,8 +101,12 @@ class Shard:
         if not is_array or data.count(b"\n") != count + 2:
             raise IntegrityError(f"it is not an array of {count} rows in ASCII, one on each line")
         # Then a lookup can tell the rows apart.
-        if data.count(f'"signature":"{self.op}/v'.encode()) != count:
-            raise IntegrityError(f"its lines do not name one signature of {self.op} each")
+        named = f'"signature":"{self.op}/v'.encode()
+        if data.count(named) != count:
+            lines = enumerate(data.split(b"\n")[1:-2], 1)
+            number, line = next((n, one) for n, one in lines if one.count(named) != 1)
+            got = " and ".join(one.decode() for one in _ANY_SIGNATURE.findall(line)) or "none"
+            raise IntegrityError(f"row {number}: it must name one signature of {self.op}, got {got!r:.100}")
         return data
 
     def _row(self, line: bytes) -> Row:

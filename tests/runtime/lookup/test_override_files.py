@@ -35,6 +35,8 @@ UNREADABLE = {
     "": "not JSON",
     "[]": "not of format 1",
     '{"format": 2}': "not of format 1",
+    '{"format": true}': "not of format 1",
+    '{"format": 1.0}': "not of format 1",
     '{"format": 1, "pins": []}': "unknown part 'pins'; known: format, frozen, never, only, use",
     '{"format": 1, "use": {}}': "'use' must be a JSON list",
     '{"format": 1, "only": 1}': "'only' must be a JSON bool",
@@ -49,8 +51,12 @@ BAD_ENTRIES = [
     ("use", {**USE, "config": {"block": 6}}, "two use entries have the condition of entry 2"),
     ("use", 7, "is no object, but 7"),
     ("never", {"config": {}}, "gives no 'reason'"),
-    ("never", {**NEVER, "signature": 3}, "has a wrong 'signature'"),
-    ("never", {**NEVER, "op": 3}, "has a wrong 'op': 3"),
+    (
+        "never",
+        {**NEVER, "signature": 3},
+        "wrong 'signature': 3, where a text of at most 1000 printable characters or an object",
+    ),
+    ("never", {**NEVER, "op": 3}, "has a wrong 'op': 3, where a text of at most 1000 printable characters must be"),
 ]
 
 
