@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @options.grouped
 def command(
     cases: Cases,
-    feature: list[str] | None = options.option(None, "--feature", "FILTER", "Only features whose name contains this."),
+    feature: list[str] | None = options.option(
+        None, "--feature", "FILTER", "Only features whose name contains this.", callback=options.not_blank
+    ),
     config: str | None = options.option(
         None,
         "--config",

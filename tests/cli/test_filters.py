@@ -93,6 +93,15 @@ def test_a_filter_without_a_match_is_an_error_that_names_the_stored_values(lab, 
         assert "--grid FILE" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "words", ["--lengths=", "--lengths= ,", "--point=", "--op=", "--kernel=", "--direction=", "--workload="]
+)
+def test_a_filter_that_names_nothing_is_a_usage_error(tmp_path, words):
+    result = run("sweep", "--grid", "cpu-smoke", "--db", tmp_path / "lab.db", words)
+    assert (result.exit_code, "names nothing; name something, or leave the option out" in result.stderr) == (2, True)
+    assert not (tmp_path / "lab.db").exists()
+
+
 def test_a_malformed_length_is_a_usage_error(lab):
     result = run("report", "--db", lab, "--lengths", "4q")
     assert (result.exit_code, "'4q'" in result.stderr) == (2, True)

@@ -154,6 +154,14 @@ def _in_panel(kind: Any) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
+def not_blank(values: list[str] | None) -> list[str] | None:
+    """The values of an option that narrows. A blank one, of a shell variable that is not set, would narrow nothing."""
+    for value in values or ():
+        if not value.strip(" ,"):
+            raise typer.BadParameter(f"{value!r} names nothing; name something, or leave the option out")
+    return values
+
+
 Json = Annotated[bool, flag("--json", "Print JSON to stdout, and nothing else there.", ...)]
 
 
@@ -198,6 +206,7 @@ Points = Annotated[
         "--point",
         "FILTER",
         "Only points whose name contains this, or matches it as a shell pattern. Repeatable.",
+        callback=not_blank,
     ),
 ]
 Lengths = Annotated[
@@ -207,12 +216,13 @@ Lengths = Annotated[
         "--lengths",
         "LENGTHS",
         "Lengths of the grids: 4k, 4x4k, a group such as prefill, or all. Commas; repeatable.",
+        callback=not_blank,
     ),
 ]
-Ops = Annotated[list[str] | None, option(..., "--op", "OP", "Only this op. Repeatable.")]
+Ops = Annotated[list[str] | None, option(..., "--op", "OP", "Only this op. Repeatable.", callback=not_blank)]
 Kernels = Annotated[
     list[str] | None,
-    option(..., "--kernel -k", "KERNEL", "Only this kernel: NAME or OP/NAME. Repeatable."),
+    option(..., "--kernel -k", "KERNEL", "Only this kernel: NAME or OP/NAME. Repeatable.", callback=not_blank),
 ]
 Directions = Annotated[
     list[str] | None,
@@ -221,6 +231,7 @@ Directions = Annotated[
         "--direction -d",
         "DIRECTION",
         "Only this direction, such as fwd or bwd. Repeatable. Default: all of the op.",
+        callback=not_blank,
     ),
 ]
 Workload = Annotated[
@@ -235,6 +246,7 @@ Workloads = Annotated[
         "WORKLOAD",
         "Problems with this workload (a profile of the data, such as uni), instead of the grid's own. Commas; "
         "repeatable.",
+        callback=not_blank,
     ),
 ]
 DeviceName = Annotated[
