@@ -1,5 +1,6 @@
 """A disk that fills up under the database: one clear error, nothing lost, and the same command continues."""
 
+import errno
 import json
 import os
 import shutil
@@ -8,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from attn_tune.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -107,3 +111,17 @@ def test_a_full_disk_is_one_error_and_loses_nothing(how, tmp_path):
     assert said["lost"] == 0
     assert said["problems"] == []
     assert (said["ending"], said["decided"]) == ("finished", 2)
+
+
+def test_a_full_disk_under_the_users_packs_is_one_error(tmp_path, monkeypatch):
+    def copyfile(source, target, **_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source, None, target)
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    folder = ROOT / "attn_tune" / "packs" / "shipped" / "tpu-v4"
+    result = CliRunner().invoke(app, ["pack", "import", str(folder), "--to", "user"], prog_name="attn-tune")
+    place = tmp_path / "attn-tune" / "packs"
+    assert result.exit_code == 4
+    assert result.stderr == f"error: cannot install {folder} in {place}: No space left on device\n"
+    assert list(place.iterdir()) == []

@@ -45,10 +45,7 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
         # Copied aside and renamed, so that no job ever meets half a pack.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as aside:
             copy = Path(aside) / path.name
-            if path.is_dir():
-                shutil.copytree(path, copy)
-            else:
-                shutil.copyfile(path, copy)
+            _copy(path, copy)
             read_pack(copy)
             if target.is_dir() or (copy.is_dir() and target.exists()):
                 _exchange(copy, target)
@@ -57,7 +54,7 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
     except OSError as error:
         if isinstance(error, StorageError):
             raise
-        raise StorageError(f"cannot install {path} in {folder}: {error}") from None
+        raise StorageError(f"cannot install {path} in {folder}: {error.strerror or error}") from None
     return target
 
 
@@ -85,6 +82,16 @@ def shared_problems(installed: Path) -> str:
         f"{counted(count, 'problem')} of {installed} {'has an answer' if count == 1 else 'have answers'} in "
         f"{' and '.join(others)} too; {first} is asked first: packs of ATTN_TUNE_PACKS, then by file name"
     )
+
+
+def _copy(path: Path, copy: Path) -> None:
+    # The error of shutil.copytree is a list of those of all files.
+    if path.is_dir():
+        copy.mkdir()
+        for one in path.iterdir():
+            _copy(one, copy / one.name)
+    else:
+        shutil.copyfile(path, copy)
 
 
 def _exchange(new: Path, old: Path) -> None:
