@@ -193,7 +193,9 @@ def _say_written(written: "PackSummary") -> None:
             f"{counted(guards['heuristic_rows'], 'row')} added where the untuned config wins"
         )
     else:
-        output.say(f"  gate NOT passed, {counted(gate['objections'], 'objection')}: {gate['reason']}")
+        count = gate["objections"]
+        verdict = f"NOT passed, {counted(count, 'objection')}" if count else "not asked, though it had no objection"
+        output.say(f"  gate {verdict}: {gate['reason']}")
         for reason in gate["reasons"]:
             output.say(f"    {reason}")
     place = path.resolve()

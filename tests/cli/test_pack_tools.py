@@ -191,8 +191,11 @@ def test_export_selects_by_grid_and_rule_and_builds_a_wheel(lab, tmp_path):
 
 def test_export_without_the_gate_keeps_the_reason(lab, tmp_path):
     path = tmp_path / "p.atpack"
-    assert run("export", path, "--db", lab, "--no-gate", "demo only").exit_code == 0
-    assert "gate NOT passed: demo only" in run("pack", "inspect", path).stdout
+    said = "gate not asked, though it had no objection: demo only"
+    assert said in run("export", path, "--db", lab, "--no-gate", "demo only").stdout
+    assert said in run("pack", "inspect", path).stdout
+    refused = pack_files([row(sig(1024))], gate={"passed": False, "objections": 2, "reason": "demo only"})
+    assert "gate NOT passed: demo only" in run("pack", "inspect", write_zip(tmp_path / "q.atpack", refused)).stdout
 
 
 def test_import_dry_run_stores_nothing_and_merge_packs(pack, lab, tmp_path):

@@ -121,4 +121,5 @@ def _gate_text(gate: Mapping[str, Any]) -> str:
     if gate.get("passed") is True:
         accepted = ", ".join(f"{count} {doubt}" for doubt, count in gate.get("accepted", {}).items())
         return f"passed; let through on purpose: {accepted}" if accepted else "passed"
-    return f"NOT passed: {gate.get('reason', 'a pack it was merged from did not')}"
+    verdict = "not asked, though it had no objection" if gate.get("objections") == 0 else "NOT passed"
+    return f"{verdict}: {gate.get('reason', 'a pack it was merged from did not')}"
