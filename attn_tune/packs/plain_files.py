@@ -46,13 +46,17 @@ def status_of_plain(path: str | os.PathLike[str], what: str) -> os.stat_result |
     of a device node is 0.
 
     Raises:
-      StorageError: it is a folder, a FIFO, a device or a socket.
+      StorageError: it is a folder, a FIFO, a device or a socket; or no file can have such a name here.
       OSError: it cannot be looked at.
     """
     try:
         info = os.stat(path)
     except FileNotFoundError:
         return None
+    except ValueError as error:  # the system's encoding has no such name, or it has a null byte
+        raise StorageError(
+            f"{what}: no file can have this name here: {error}; choose another, or a locale of UTF-8 (LC_ALL=C.UTF-8)"
+        ) from None
     if not stat.S_ISREG(info.st_mode):
         kind = _KINDS.get(stat.S_IFMT(info.st_mode), "special file")
         raise StorageError(f"{what} is a {kind}, not a regular file; choose another path")

@@ -83,7 +83,7 @@ def spool_folder() -> Path:
 
 
 def append(folder: Path, line: SpoolLine) -> bool:
-    """Writes one line; False when it could not be written: a full disk, a read-only folder. Never raises OSError."""
+    """Writes one line; False when it could not be written: a full disk, a read-only folder, a name no file can have."""
     data: dict[str, Any] = {"v": _VERSION}
     data |= {name: getattr(line, name) for name in (*_TEXTS, "count", "time")}
     data["nearest"] = line.nearest[:MAX_NEAREST]
@@ -102,7 +102,7 @@ def append(folder: Path, line: SpoolLine) -> bool:
         # While another process moves the full file aside, it may grow a little more.
         _rotate(path, len(encoded))
         return _write(path, encoded, 2 * MAX_BYTES)
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

@@ -106,6 +106,8 @@ def test_verify_has_a_field_for_each_thing(pack, tmp_path):
     trusted = run("pack", "verify", pack, "--trusted-keys", tmp_path / "k.pem.pub", "--json")
     (one,) = json.loads(trusted.stdout)["packs"]
     assert (one["signature"], one["signer"]) == ("trusted", "k")
+    run("pack", "sign", pack, "--new-key", tmp_path / "é.pem")
+    assert "signed by é.pem" in run("pack", "verify", pack, "--trusted-keys", tmp_path / "é.pem.pub").stdout
 
 
 def test_verify_signs_and_trust(pack, tmp_path):

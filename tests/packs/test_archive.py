@@ -28,6 +28,9 @@ def test_path_without_a_pack_is_an_error(tmp_path):
         read_pack(tmp_path / "nowhere")
     with pytest.raises(IntegrityError, match="SHA256SUMS"):
         read_pack(tmp_path)
+    # As any name outside ASCII where the locale is C.
+    with pytest.raises(StorageError, match=r"no file can have this name here: .*LC_ALL=C\.UTF-8"):
+        read_pack(tmp_path / "\ud800")
 
 
 def test_pack_with_a_link_or_a_pipe_is_refused(tmp_path, files):

@@ -118,6 +118,10 @@ def test_a_file_in_place_of_the_folder_is_counted(recording):
     assert misses.stats().unrecorded_misses == 1
 
 
+def test_a_spool_whose_name_no_file_can_have_is_none(tmp_path):
+    assert not miss_spool.append(tmp_path / "\ud800", line())
+
+
 def test_a_line_that_a_full_disk_cut_short_is_the_only_one_lost(tmp_path, monkeypatch):
     real = os.write
     assert miss_spool.append(tmp_path, line(1))

@@ -56,7 +56,7 @@ def _make_key(path: Path) -> None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(pem)
         name = "".join(c for c in path.stem if c.isascii() and c.isprintable())
-        path.with_name(path.name + KEY_SUFFIX).write_text(f"ed25519 {public} {name}\n")
+        path.with_name(path.name + KEY_SUFFIX).write_text(f"ed25519 {public} {name}".rstrip() + "\n")
     except FileExistsError:
         raise StorageError(f"{path} exists and is not overwritten; choose another path for the new key") from None
     except OSError as error:
