@@ -71,9 +71,9 @@ def _check_packed(query: Array, cache: Array, latent_dim: int, kv_scale: Any) ->
 def pack_latents(latents: Float[Array, "*tokens H"], latent_dim: int) -> UInt8[Array, "*tokens bytes"]:
     """Latents and their rotary parts as bytes, for caches of ``mla_decode`` and ``mla_ragged`` of a little over half.
 
-    Each 128 columns of a latent become codes of float8_e4m3fn with a scale of their own, the largest of them divided by
-    448; the rotary part stays as it is. FlashMLA and vLLM (``fp8_ds_mla``) have this order: the codes, the scales in
-    float32, the rotary part.
+    Each 128 columns of a latent become codes of float8_e4m3fn with a scale of their own, the largest of them, at least
+    ``2**-60``, divided by 448; the rotary part stays as it is. FlashMLA and vLLM (``fp8_ds_mla``) have this order: the
+    codes, the scales in float32, the rotary part.
 
     Args:
       latents: ``[..., L + R]`` in bfloat16 or float16; of no tokens too.

@@ -71,7 +71,8 @@ def import_pack(
 
     A conflict is a problem that an earlier import answers otherwise; evidence may differ. ``policy`` says what then:
     ``"error"`` stores nothing, ``"keep"`` stays with the earlier answer, ``"replace"`` takes the new one,
-    ``"fastest-verified"`` the one that is proven and, beyond noise, faster, ``"prefer=NAME"`` that of the pack NAME.
+    ``"fastest-verified"`` the one that is proven and, beyond noise, faster (of about equal times the earlier one),
+    ``"prefer=NAME"`` that of the pack NAME.
     With ``dry_run`` nothing is stored, and conflicts are outcomes (``"kept"``, with the reason) rather than an error.
 
     Raises:
