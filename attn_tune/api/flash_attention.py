@@ -124,7 +124,7 @@ def flash_attention(
       cum_seqlens_k: the same for the keys; None is ``cum_seqlens_q``.
       softmax_aux: attention sinks, logits that join the softmax and are dropped from the output: ``[N | K | 1,
         num_sinks]``, or a vector: ``N`` entries are one a query head, any other length is shared by all heads. Minus
-        infinity is no sink; its gradient is zero.
+        infinity is no sink; its gradient is zero. All must be below plus infinity, which makes outputs NaN.
       mask_info: a mask with its structure; segments and positions stay O(N). The padding of
         ``MaskInfo.from_lengths`` may hold NaN and infinities; all other operands must be finite, where masks hide them
         too.

@@ -61,7 +61,7 @@ def paged_decode(
       sliding_window: the number of tokens before its own that a query sees; None is all.
       softmax_scale: default ``1/sqrt(H)``.
       logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
-      softmax_aux: attention sinks, as in ``flash_attention``.
+      softmax_aux: attention sinks, as in ``flash_attention``: below plus infinity; minus infinity is no sink.
       k_scale: float32, of a cache of float8_e4m3fn or int8 codes, which it multiplies: one number, ``[K]``, or
         one for each token and head, with the axes of ``k_pages`` but the last (``interleaved``: [pages, P, K]).
         Those that are read must be finite.
