@@ -117,6 +117,17 @@ _WALKED: Sequence[Mapping[str, Any]] = (
 )
 _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
     ("triton", "fwd"): ({"prepare_registers": 168},),
+    ("triton_hopper", "fwd"): (
+        {"num_stages": 2},
+        {"groups": 2},
+        {"groups": 2, "num_stages": 2},
+        {"prepare_registers": 168},
+        {"segments": 1},
+        {"segments": 2},
+        {"segments": 4},
+        {"segments": 8},
+        {"segments": 16},
+    ),
     ("triton", "bwd"): ({"prepare_registers": 168},),
     ("triton_steps", "decode"): (
         {"block_v": 32, "num_warps": 4},
@@ -190,8 +201,8 @@ def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) 
             judged = compare(compiled(hard), exact, plain, op.outputs(problem, direction))
             errors[peer] = round(max(e.ratio for e in judged), 3)
             ready.entries[peer] = functools.partial(compiled, inputs)
-            if args.launches and kernel == "triton" and peer.endswith("untuned"):
-                ready.entries.update(_launches(problem, direction, config, inputs))
+            if args.launches and kernel in _LAUNCHES and peer.endswith("untuned"):
+                ready.entries.update(_LAUNCHES[kernel](problem, direction, config, inputs))
         except Exception as error:  # any error of a peer is that peer's result
             ready.cannot[peer] = short(error)
     del exact, plain, hard
@@ -217,26 +228,47 @@ def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) 
     }
 
 
-def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dict[str, Any]:
-    """Each launch of ``triton`` as a compiled call, on what those before it made."""
+def _hopper_launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dict[str, Any]:
+    """Each launch of ``triton_hopper`` as a compiled call, on what those before it made."""
+    from attn_tune.kernels.gated_delta_rule._triton.prepare import prepare
+    from attn_tune.kernels.gated_delta_rule.triton_hopper.forward import constants_of
+    from attn_tune.kernels.gated_delta_rule.triton_hopper.scan import scan
+    from attn_tune.kernels.gated_delta_rule.triton_hopper.segments import segment_starts
+
+    del direction  # a forward only
+    found: dict[str, Any] = {}
+    chunks, static, plan = constants_of(problem, config, inputs)
+    made = functools.partial(_made, found, "hopper ")
+    prepared = made("prepare", lambda o: prepare(problem, chunks, o, squares=True), inputs)
+    starts = inputs.initial_state
+    if static.segments > 1:
+        starts = made("segments", lambda o, p: segment_starts(o, p, static, plan), inputs, prepared)
+    made("scan", lambda o, p, s: scan(o, p, s, static, plan), inputs, prepared, starts)
+    return found
+
+
+def _made(found: dict[str, Any], prefix: str, name: str, function: Any, *arrays: Any) -> Any:
+    """Keeps a compiled call by its name, and returns its result."""
     import jax
 
+    compiled = jax.jit(function).lower(*arrays).compile()
+    found[f"launch {prefix}{name}"] = functools.partial(compiled, *arrays)
+    return compiled(*arrays)
+
+
+def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dict[str, Any]:
+    """Each launch of ``triton`` as a compiled call, on what those before it made."""
+    from attn_tune.kernels.gated_delta_rule._triton.prepare import prepare
     from attn_tune.kernels.gated_delta_rule.triton.backward_scan import walk
     from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate_keys, differentiate_queries
     from attn_tune.kernels.gated_delta_rule.triton.pairs import pair
-    from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
     from attn_tune.kernels.gated_delta_rule.triton.scan import scan
     from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
     from attn_tune.kernels.lang.triton.chunks.static import static_of
     from attn_tune.kernels.lang.triton.chunks.wide import parts_of
 
     found: dict[str, Any] = {}
-
-    def made(name: str, function: Any, *arrays: Any) -> Any:
-        compiled = jax.jit(function).lower(*arrays).compile()
-        found[f"launch {name}"] = functools.partial(compiled, *arrays)
-        return compiled(*arrays)
-
+    made = functools.partial(_made, found, "")
     o = inputs if direction == "fwd" else inputs.operands
     walk_static = _static(problem, config)
     carries = direction == "bwd"
@@ -261,6 +293,9 @@ def _launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dic
     _, shares = made("queries", lambda *x: differentiate_queries(*x, config, static), inputs, kept, *given)
     made("keys", lambda *x: differentiate_keys(*x, config, static), inputs, kept, walked, pairs, shares, given[1])
     return found
+
+
+_LAUNCHES = {"triton": _launches, "triton_hopper": _hopper_launches}
 
 
 def _static(problem: Problem, config: Any) -> Any:

@@ -77,6 +77,16 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
     ("linear_attention", "decode"): ({"block_v": 16, "num_warps": 2}, {"block_v": 64, "num_warps": 8}),
     ("gla", "decode"): ({"block_v": 16, "num_warps": 2}, {"block_v": 64, "num_warps": 8}),
 }
+_HOPPER: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
+    ("linear_attention", "fwd"): (
+        {"groups": 1},
+        {"groups": 2},
+        {"num_stages": 2},
+        {"segments": 1},
+        {"segments": 4},
+        {"segments": 16},
+    ),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,8 +112,12 @@ def _peers(op: str, direction: str, problem: Any) -> dict[str, tuple[str, Any]]:
     way = "bwd" if direction == "bwd" else "fwd"
     ours, plain = f"{op}/{'triton_steps' if direction == 'decode' else 'triton'}", f"{op}/xla"
     found = configs_of(ours, problem, way, {"": _CHANGES[op, direction]})
+    peers = {name: (ours, config) for name, config in found.items()}
+    if (op, direction) in _HOPPER:
+        hopper = configs_of(f"{op}/triton_hopper", problem, way, {"": _HOPPER[op, direction]})
+        peers |= {f"hopper {name}": (f"{op}/triton_hopper", config) for name, config in hopper.items()}
     untuned = configs_of(plain, problem, way, {})["untuned"]
-    return {name: (ours, config) for name, config in found.items()} | {"xla": (plain, untuned)}
+    return peers | {"xla": (plain, untuned)}
 
 
 def _row(

@@ -85,6 +85,7 @@ def recurrent_op(problem: type[RecurrentProblem], package: str | None, summary: 
         reference=f"{room}.reference:reference",
         baseline=f"{room}.reference:baseline",
         features=f"{room}.features:features",
+        coarser=f"{room}.features:coarser",
         samples=".samples:samples",
         workloads=WORKLOADS,
         axes=(Axis(field="b", is_length=False), Axis(field="t")),

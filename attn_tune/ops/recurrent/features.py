@@ -1,6 +1,7 @@
 """Small problems that are hard to get right."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from attn_tune.ops.recurrent.inputs import CONSTANT_GATES, KINDS
@@ -12,6 +13,8 @@ MAX_KEY_HEADS, MAX_GROUP = 2, 4
 LONG, SHORT = 333, 7
 # Every length of ``Problem.at_edges`` once, and a rest.
 SEQUENCES = 8
+# Channels that matrix units want.
+_CHANNELS = (64, 128)
 BOTH = {"has_initial_state": True, "has_final_state": True}
 RAGGED: dict[str, Any] = {"ragged": True, "batch": SEQUENCES, "length": 150}
 
@@ -34,6 +37,14 @@ def features[P: RecurrentProblem](problem: P) -> tuple[P, ...]:
     return tuple(
         dataclasses.replace(small, batch=batch, length=length, at_edges=at_edges) for batch, length, at_edges in sizes
     )
+
+
+def coarser[P: RecurrentProblem](problem: P) -> Iterator[P]:
+    """Variants of a small problem with wider heads: of multiples of 64 channels, and then of 128."""
+    for multiple in _CHANNELS:
+        keys, values = (-(-dim // multiple) * multiple for dim in (problem.head_dim, problem.v_head_dim))
+        if (keys, values) != (problem.head_dim, problem.v_head_dim):
+            yield dataclasses.replace(problem, head_dim=keys, v_head_dim=values)
 
 
 def samples_of[P: RecurrentProblem](problem: type[P], **own: dict[str, Any]) -> dict[str, P]:

@@ -5,11 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from attn_tune.kernels.gated_delta_rule._triton.prepare import prepare
 from attn_tune.kernels.gated_delta_rule.triton.backward_scan import walk
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
 from attn_tune.kernels.gated_delta_rule.triton.limits import is_narrow
-from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
 from attn_tune.kernels.lang.triton.chunks.static import static_of
 from attn_tune.kernels.lang.triton.chunks.wide import parts_of
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs

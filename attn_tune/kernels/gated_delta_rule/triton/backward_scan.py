@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
+from attn_tune.kernels.gated_delta_rule._triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
-from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton.scan import (
     chunk_decay,
     load_decays,

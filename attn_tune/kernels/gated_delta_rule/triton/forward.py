@@ -2,8 +2,8 @@
 
 import jax
 
+from attn_tune.kernels.gated_delta_rule._triton.prepare import prepare
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
-from attn_tune.kernels.gated_delta_rule.triton.prepare import prepare
 from attn_tune.kernels.gated_delta_rule.triton.scan import scan
 from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
 from attn_tune.kernels.lang.triton.chunks.static import static_of

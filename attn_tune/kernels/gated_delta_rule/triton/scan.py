@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
+from attn_tune.kernels.gated_delta_rule._triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
-from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import chunks_of, load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import (

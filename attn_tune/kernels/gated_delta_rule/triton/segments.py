@@ -8,8 +8,8 @@ import jax
 import triton
 import triton.language as tl
 
+from attn_tune.kernels.gated_delta_rule._triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
-from attn_tune.kernels.gated_delta_rule.triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton.scan import carried, right_side
 from attn_tune.kernels.lang.triton.chunks import segments
 from attn_tune.kernels.lang.triton.chunks.segments import place_of, start_of, store_end

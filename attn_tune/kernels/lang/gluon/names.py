@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 _IS_NEW = gl.constexpr(hasattr(tma, "async_load"))
 # The names on the right are those of Triton 3.6. In functions that are not taken the compiler looks for names too.
 _start_copy = getattr(tma, "async_load", tma.async_copy_global_to_shared)
+_start_store = getattr(tma, "async_store", tma.async_copy_shared_to_global)
 _synchronize = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 
@@ -18,6 +19,12 @@ _synchronize = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 def start_copy(descriptor, place, barrier, destination):
     """Starts the copy of one block to shared memory; ``barrier`` counts its bytes."""
     _start_copy(descriptor, place, barrier, destination)
+
+
+@gluon.jit
+def start_store(descriptor, place, source):
+    """Starts the copy of one block from shared memory."""
+    _start_store(descriptor, place, source)
 
 
 @gluon.jit

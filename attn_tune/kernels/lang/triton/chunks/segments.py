@@ -54,6 +54,13 @@ def segment_starts(
         num_stages=config.num_stages,
         name=f"{op}_transitions",
     )
+    return starts_of(op, initial_state, matrices, ends, static)
+
+
+def starts_of(
+    op: str, initial_state: jax.Array | None, matrices: jax.Array, ends: jax.Array, static: Static
+) -> jax.Array:
+    """The states at the start of each segment from ``matrices`` ``M`` and ``ends`` ``Z``."""
     (starts,) = triton_call(
         starts_kernel,
         initial_state,

@@ -22,7 +22,7 @@ from attn_tune.kernels.lang.triton.linear.static import Static, decays_from_star
 # Numbers of a token: the decays from the start of its chunk and to the end of it, the sum of the base-2 logarithms of
 # gates up to it, and how many resets there are up to it. The last two stand twice, as a thread reads them by rows and
 # by columns: one copy would be exchanged between threads.
-_KINDS = tl.constexpr(6)
+KINDS = tl.constexpr(6)
 
 
 def chunk_decays(operands: Any, static: Static) -> jax.Array | None:
@@ -36,7 +36,7 @@ def chunk_decays(operands: Any, static: Static) -> jax.Array | None:
         decays_kernel,
         o.g,
         o.cu_seqlens,
-        out_types=[jax.ShapeDtypeStruct((static.slots, static.heads, _KINDS.value, static.chunk), jnp.float32)],
+        out_types=[jax.ShapeDtypeStruct((static.slots, static.heads, KINDS.value, static.chunk), jnp.float32)],
         grid=(static.slots * static.heads, 1, 1),
         constexprs={"static": static},
         num_warps=1,
@@ -57,7 +57,7 @@ def decays_kernel(g, cu_seqlens, decays, static: tl.constexpr):
         after, _ = decays_to_end(gates, resets, static)
         sums = tl.cumsum(gates, 0)
         passed = tl.cumsum(resets, 0).to(tl.float32)
-        base = decays + tl.program_id(0).to(tl.int64) * (_KINDS * static.chunk) + tl.arange(0, static.chunk)
+        base = decays + tl.program_id(0).to(tl.int64) * (KINDS * static.chunk) + tl.arange(0, static.chunk)
         tl.store(base, decays_from_start(gates, resets))
         tl.store(base + static.chunk, after)
         tl.store(base + 2 * static.chunk, sums)
@@ -69,14 +69,14 @@ def decays_kernel(g, cu_seqlens, decays, static: tl.constexpr):
 @triton.jit
 def load_decays(decays, slot, head, which: tl.constexpr, static: tl.constexpr):
     """One of the numbers of each token of a chunk."""
-    base = decays + (slot * static.heads + head).to(tl.int64) * (_KINDS * static.chunk)
+    base = decays + (slot * static.heads + head).to(tl.int64) * (KINDS * static.chunk)
     return tl.load(base + which * static.chunk + tl.arange(0, static.chunk))
 
 
 @triton.jit
 def decay_of_chunk(decays, slot, head, static: tl.constexpr):
     """The decay of a whole chunk."""
-    base = decays + (slot * static.heads + head).to(tl.int64) * (_KINDS * static.chunk)
+    base = decays + (slot * static.heads + head).to(tl.int64) * (KINDS * static.chunk)
     return tl.load(base + static.chunk - 1)
 
 

@@ -43,7 +43,8 @@ class Prepared(NamedTuple):
       carriers: the transposed inverse, times the decayed keys ``[slots, N, chunk, H]``, in the working dtype; without
         them one element.
       mixed: decayed products of queries and keys, times the inverse ``[slots, N, chunk, chunk]``, likewise.
-      decays: float32 ``[slots, N, 2, chunk]``: the decay from the start of the chunk, and to its end.
+      decays: float32 ``[slots, N, 2, chunk]``: the decay ``f`` from the start of the chunk, and ``e`` to its end. With
+        whole squares ``[slots, N, 4, chunk]``: ``beta``, ``beta f``, ``f``, ``e``, the first two zero behind the end.
     """
 
     solved: jax.Array
@@ -52,11 +53,20 @@ class Prepared(NamedTuple):
     decays: jax.Array
 
 
-def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 1, *, carries: bool = False) -> Prepared:
+def prepare(
+    problem: Problem,
+    config: Chunks,
+    operands: Operands,
+    parts: int = 1,
+    *,
+    carries: bool = False,
+    squares: bool = False,
+) -> Prepared:
     """Prepares every chunk of every value head.
 
     Args:
       parts: arrays of the working dtype, one or two, whose sum is an inverse.
+      squares: write whole squares, zeros above the diagonal too, for copies by descriptor.
       carries: make ``carriers``. They save a walk of the backward a product on its way from state to state. A forward
         loses more here than it gains there: with them it took 1850 us, not 1614 (H200, 16/64 heads, 32768 tokens).
     """
@@ -75,10 +85,10 @@ def prepare(problem: Problem, config: Chunks, operands: Operands, parts: int = 1
             jax.ShapeDtypeStruct((*places, parts, *square), o.q.dtype),
             jax.ShapeDtypeStruct((*places, static.chunk, static.width) if carries else (1,), o.q.dtype),
             jax.ShapeDtypeStruct((*places, *square), o.q.dtype),
-            jax.ShapeDtypeStruct((*places, 2, static.chunk), jnp.float32),
+            jax.ShapeDtypeStruct((*places, 4 if squares else 2, static.chunk), jnp.float32),
         ],
         grid=(static.slots * static.heads, 1, 1),
-        constexprs={"PARTS": parts, "CARRIES": carries, "static": static},
+        constexprs={"PARTS": parts, "CARRIES": carries, "SQUARES": squares, "static": static},
         num_warps=config.prepare_warps,
         num_stages=1,
         maxnreg=config.prepare_registers,
@@ -100,6 +110,7 @@ def prepare_kernel(
     decays,
     PARTS: tl.constexpr,
     CARRIES: tl.constexpr,
+    SQUARES: tl.constexpr,
     static: tl.constexpr,
 ):
     """One program per chunk and value head; heads that share a key head are neighbours."""
@@ -126,16 +137,26 @@ def prepare_kernel(
         token = tl.arange(0, static.chunk)
         sums = tl.cumsum(gates, 0)
         passed = tl.cumsum(resets, 0)
-        decays += place * (2 * static.chunk)
-        tl.store(decays + token, tl.exp2(tl.where(passed == 0, sums, float("-inf"))))
-        tl.store(decays + static.chunk + token, after)
+        before = tl.exp2(tl.where(passed == 0, sums, float("-inf")))
+        weights = (start + token < end).to(tl.float32)
         if beta is not None:
-            a *= load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)[:, None]
+            weights = load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)
+            a *= weights[:, None]
+        if SQUARES:
+            decays += place * (4 * static.chunk)
+            tl.store(decays + token, weights)
+            tl.store(decays + static.chunk + token, weights * before)
+            tl.store(decays + 2 * static.chunk + token, before)
+            tl.store(decays + 3 * static.chunk + token, after)
+        else:
+            decays += place * (2 * static.chunk)
+            tl.store(decays + token, before)
+            tl.store(decays + static.chunk + token, after)
         exact = inverse(a, static, "tf32" if k_tile.dtype == tl.bfloat16 else "tf32x3")
         x, rest = split(exact, k_tile.dtype)
         p = tl.dot(p, x, tl.dot(p, rest)) if PARTS == 2 else tl.dot(p, x, input_precision=static.precision)
         offsets = place * (static.chunk * static.chunk) + row * static.chunk + col
-        is_lower = row // 16 >= col // 16
+        is_lower = (row // 16 >= col // 16) | SQUARES
         tl.store(mixed + offsets, p.to(mixed.dtype.element_ty), mask=is_lower)
         solved += place * ((PARTS - 1) * static.chunk * static.chunk)
         tl.store(solved + offsets, x, mask=is_lower)

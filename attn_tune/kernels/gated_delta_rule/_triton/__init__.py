@@ -1,0 +1,1 @@
+"""Device code that the Triton kernels of the gated delta rule share."""

@@ -1,0 +1,31 @@
+"""The place of walks on Hopper in the untuned order, and the groups of warps of a program."""
+
+from attn_tune.kernels.lang.gluon.chunks import COLUMNS
+from attn_tune.kernels.lang.recurrent import Recurrent
+from attn_tune.schema.device import Device
+
+DECIDES_NO_CODE = "untuned choices; a row holds its own"
+
+# Places in the untuned order: before ``triton``, and behind it for a few tokens, which ``triton_steps`` takes.
+_FIRST, _LAST, _FEW = 15, 5, 16
+# Multiprocessors of a device that does not say. A program's slots fill the shared memory of one.
+_UNITS = 132
+# A walk of two groups takes so many times that of one.
+_TWO_GROUPS = 1.5
+
+
+def place(problem: Recurrent, direction: str, device: Device) -> int:
+    """The place in the untuned order."""
+    del direction, device  # a forward only, for one kind of GPU
+    return _FIRST if max(problem.lengths) > _FEW else _LAST
+
+
+def programs(problem: Recurrent, groups: int) -> int:
+    """The programs of a launch without segments."""
+    return problem.batch * problem.num_value_heads * -(-problem.v_head_dim // (groups * COLUMNS))
+
+
+def groups_of(problem: Recurrent, device: Device) -> int:
+    """The groups of warps with which the programs take the fewest turns of the multiprocessors."""
+    units = device.units or _UNITS
+    return min((1, 2), key=lambda groups: _TWO_GROUPS ** (groups - 1) * -(-programs(problem, groups) // units))
