@@ -2,8 +2,8 @@
 
     python benchmarks/linear_attention_peers.py --out linear.json --fla
 
-For each point the untuned config of Triton and those of ``_CHANGES``, and XLA's untuned one; with ``--fla`` fla's
-kernels too, if torch and fla can be imported. A row says microseconds, and the worst error of each of ours on inputs at
+For each point the untuned configs of our Triton kernels, changed ones, and XLA's untuned one; with ``--fla`` the untuned
+ones of Triton alone beside fla's kernels, where torch and fla can be imported. A row says microseconds, and the worst error of each of ours on inputs at
 the edges, as a multiple of what is allowed. A GPU is needed; ``--dry`` only makes the problems and configs.
 """
 
@@ -133,6 +133,8 @@ def _row(
     problem = _problem(op, sizes, more)
     way = "bwd" if direction == "bwd" else "fwd"
     peers = _peers(op, direction, problem)
+    if args.rival:
+        peers = {name: peer for name, peer in peers.items() if name.endswith("untuned")}
     row: dict[str, Any] = {"point": name, "signature": problem.signature.text, "bytes": bytes_moved(problem, way)}
     if args.dry:
         print(f"{name}: {', '.join(peers)}", flush=True)

@@ -5,8 +5,6 @@ from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.limits import refuses_device, refuses_triton, shared_limit
 from attn_tune.schema.device import Device
 
-DECIDES_NO_CODE = "refuses what does not fit, and changes nothing that does"
-
 _HOPPER = 90
 # Gluon, the part of Triton that this is written in, has no descriptors made by programs in earlier versions.
 _OLDEST_TRITON = (3, 6)
