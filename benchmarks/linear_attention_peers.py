@@ -2,9 +2,10 @@
 
     python benchmarks/linear_attention_peers.py --out linear.json --fla
 
-For each point the untuned configs of our Triton kernels, changed ones, and XLA's untuned one; with ``--fla`` the untuned
-ones of Triton alone beside fla's kernels, where torch and fla can be imported. A row says microseconds, and the worst error of each of ours on inputs at
-the edges, as a multiple of what is allowed. A GPU is needed; ``--dry`` only makes the problems and configs.
+For each point the untuned configs of our Triton kernels, changed ones, and XLA's untuned one; with ``--fla`` the
+untuned ones of Triton alone beside fla's kernels, where torch and fla can be imported. A row says microseconds, and the
+worst error of each of ours on inputs at the edges, as a multiple of what is allowed. A GPU is needed; ``--dry`` only
+makes the problems and configs.
 """
 
 import dataclasses

@@ -61,6 +61,15 @@ def test_a_few_tokens_are_left_to_steps_and_the_backward_to_triton(op):
 
 
 @pytest.mark.parametrize("op", OPS)
+def test_packed_sequences_have_segments_by_triton_until_a_sweep_proves_others(op):
+    packed = {"ragged": True, "batch": 2}
+    assert choose(op, "fwd", problem(op, 8, **packed), device=H200).spec.name == "triton"
+    assert choose(op, "fwd", problem(op, 64, **packed), device=H200).spec.name == "triton_hopper"
+    assert search(op).heuristic(problem(op, 8, **packed), H200).segments == 1
+    assert {c.segments for c in search(op).candidates[""](problem(op, 8, **packed), H200)} > {1, 4}
+
+
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
     ("heads", "length", "groups", "segments"),
     # Programs of one group are 128, 192, 256 and 16; an H200 has 132 multiprocessors.

@@ -137,26 +137,27 @@ def prepare_kernel(
         token = tl.arange(0, static.chunk)
         sums = tl.cumsum(gates, 0)
         passed = tl.cumsum(resets, 0)
+        decays += place * ((4 if SQUARES else 2) * static.chunk)
+        own = decays + token
         before = tl.exp2(tl.where(passed == 0, sums, float("-inf")))
-        weights = (start + token < end).to(tl.float32)
+        if not SQUARES:
+            tl.store(own, before)
+            tl.store(decays + static.chunk + token, after)
         if beta is not None:
             weights = load_numbers(beta, start, end, head, static.heads, static.chunk, 0.0)
             a *= weights[:, None]
+        else:
+            weights = (start + token < end).to(tl.float32)
         if SQUARES:
-            decays += place * (4 * static.chunk)
-            tl.store(decays + token, weights)
+            tl.store(own, weights)
             tl.store(decays + static.chunk + token, weights * before)
             tl.store(decays + 2 * static.chunk + token, before)
             tl.store(decays + 3 * static.chunk + token, after)
-        else:
-            decays += place * (2 * static.chunk)
-            tl.store(decays + token, before)
-            tl.store(decays + static.chunk + token, after)
         exact = inverse(a, static, "tf32" if k_tile.dtype == tl.bfloat16 else "tf32x3")
         x, rest = split(exact, k_tile.dtype)
         p = tl.dot(p, x, tl.dot(p, rest)) if PARTS == 2 else tl.dot(p, x, input_precision=static.precision)
         offsets = place * (static.chunk * static.chunk) + row * static.chunk + col
-        is_lower = (row // 16 >= col // 16) | SQUARES
+        is_lower = None if SQUARES else row // 16 >= col // 16
         tl.store(mixed + offsets, p.to(mixed.dtype.element_ty), mask=is_lower)
         solved += place * ((PARTS - 1) * static.chunk * static.chunk)
         tl.store(solved + offsets, x, mask=is_lower)

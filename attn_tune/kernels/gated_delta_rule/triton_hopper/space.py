@@ -18,21 +18,29 @@ __all__ = ["adapt", "candidates", "heuristic", "place"]
 
 # Multiprocessors of a device that does not say.
 _UNITS = 132
-# Segments make twice the work and two more launches, and are worth it from so many chunks on.
-_LONG, _MOST_SEGMENTS = 256, 16
+# Microseconds of a chunk of a walk; segments are walked twice, and two more launches take so many, and so many for each
+# segment (H200: 2/8 heads, 32768 tokens, by 1, 2, 4 and 8 segments).
+_OF_CHUNK, _OF_LAUNCHES, _OF_SEGMENT = 1.2, 10.0, 2.0
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
     """The untuned config: groups that make the fewest turns of multiprocessors, and segments where these are idle."""
-    groups, segments = groups_of(problem, device), 1
-    if max(problem.lengths) >= _LONG * CHUNK:
-        while segments < _MOST_SEGMENTS and 2 * segments * programs(problem, groups) <= (device.units or _UNITS):
-            segments *= 2
+    groups = groups_of(problem, device)
+    most = (device.units or _UNITS) // programs(problem, groups)
+    possible = (1,) if problem.ragged else (n for n in tried(Config, "segments") if n <= max(1, most))
+    segments = min(possible, key=functools.partial(_microseconds, max(problem.lengths)))
     choices = itertools.product((groups, 1), (3, 2, 1))
     return first_feasible(
         (Config(groups=count, num_stages=stages, segments=segments) for count, stages in choices),
         functools.partial(infeasible, problem, device),
     )
+
+
+def _microseconds(length: int, segments: int) -> float:
+    """The time of walks of so many segments that run at one time."""
+    chunks = -(-length // (CHUNK * segments))
+    more = _OF_LAUNCHES + _OF_SEGMENT * segments if segments > 1 else 0.0
+    return chunks * _OF_CHUNK * (1 + (segments > 1)) + more
 
 
 def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:

@@ -25,7 +25,7 @@ def heuristic(problem: Problem, device: Device) -> Config:
     """The untuned config: groups that make the fewest turns of multiprocessors, and segments where these are idle."""
     groups, segments = groups_of(problem, device), 1
     while segments < _MOST_SEGMENTS and 2 * segments * programs(problem, groups) <= (device.units or _UNITS):
-        if max(problem.lengths) < 2 * segments * _SHORTEST * CHUNK:
+        if problem.ragged or max(problem.lengths) < 2 * segments * _SHORTEST * CHUNK:
             break
         segments *= 2
     choices = itertools.product((groups, 1), (3, 2, 1))

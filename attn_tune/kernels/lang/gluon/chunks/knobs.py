@@ -4,8 +4,6 @@ from typing import Annotated
 
 from attn_tune.kernels.knobs import PowerOfTwo, Range
 
-DECIDES_NO_CODE = "names and bounds of knobs; a row holds their values"
-
 Groups = Annotated[
     int, PowerOfTwo(1, 2, tried=(1, 2), doc="groups of four warps of a walk, each with 64 columns of the state")
 ]

@@ -4,8 +4,6 @@ from attn_tune.kernels.lang.gluon.chunks import COLUMNS
 from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.schema.device import Device
 
-DECIDES_NO_CODE = "untuned choices; a row holds its own"
-
 # Places in the untuned order: before ``triton``, and behind it for a few tokens, which ``triton_steps`` takes.
 _FIRST, _LAST, _FEW = 15, 5, 16
 # Multiprocessors of a device that does not say. A program's slots fill the shared memory of one.
@@ -15,9 +13,13 @@ _TWO_GROUPS = 1.5
 
 
 def place(problem: Recurrent, direction: str, device: Device) -> int:
-    """The place in the untuned order."""
-    del direction, device  # a forward only, for one kind of GPU
-    return _FIRST if max(problem.lengths) > _FEW else _LAST
+    """The place in the untuned order: first but for a few tokens, and for packed sequences that want segments.
+
+    Of those ``triton`` has segments that were proven on GPUs; here sweeps prove them.
+    """
+    del direction  # a forward only
+    wants_segments = problem.ragged and 2 * programs(problem, 1) <= (device.units or _UNITS)
+    return _FIRST if max(problem.lengths) > _FEW and not wants_segments else _LAST
 
 
 def programs(problem: Recurrent, groups: int) -> int:
