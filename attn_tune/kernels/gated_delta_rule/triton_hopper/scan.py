@@ -13,7 +13,7 @@ from attn_tune.kernels.gated_delta_rule._triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton_hopper.launch import descriptors_of, run
 from attn_tune.kernels.gated_delta_rule.triton_hopper.walk import new_buffers
 from attn_tune.kernels.lang.gluon.chunks import WARPS, Plan
-from attn_tune.kernels.lang.gluon.chunks.places import place_of
+from attn_tune.kernels.lang.gluon.chunks.places import walk_of
 from attn_tune.kernels.lang.gluon.chunks.states import layouts_of
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.static import Static
@@ -69,11 +69,7 @@ def scan_kernel(
     layouts: gl.constexpr,
 ):
     """One program per tile of columns, head and segment of a sequence; tokens of no sequence get zeros."""
-    tile = gl.program_id(0) % static.tiles
-    head = gl.program_id(0) // static.tiles % static.heads
-    segment = gl.program_id(0) // (static.tiles * static.heads) % static.segments
-    part = gl.program_id(0) // (static.tiles * static.heads * static.segments)
-    walk = place_of(cu_seqlens, part, segment, head, tile, tile >= 0, static)
+    walk = walk_of(cu_seqlens, static.tiles, static.segments, static)
     descriptors = descriptors_of(q, k, v, solved, mixed, numbers, out, static, plan)
     buffers = new_buffers(k.dtype.element_ty, static, plan)
     run(walk, (starts, out, state), descriptors, buffers, static, plan, layouts)

@@ -15,7 +15,7 @@ from attn_tune.kernels.gated_delta_rule._triton.prepare import Prepared
 from attn_tune.kernels.gated_delta_rule.triton_hopper.launch import descriptors_of, run
 from attn_tune.kernels.gated_delta_rule.triton_hopper.walk import new_buffers
 from attn_tune.kernels.lang.gluon.chunks import WARPS, Plan
-from attn_tune.kernels.lang.gluon.chunks.places import place_of
+from attn_tune.kernels.lang.gluon.chunks.places import walk_of
 from attn_tune.kernels.lang.gluon.chunks.states import layouts_of
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.segments import starts_of
@@ -72,16 +72,7 @@ def transitions_kernel(
 ):
     """One program per tile of columns of ``Z`` or of ``M``, head and segment of a sequence but the last one."""
     TILES: gl.constexpr = static.tiles + static.width // static.block_v
-    SEGMENTS: gl.constexpr = static.segments - 1
-    tile = gl.program_id(0) % TILES
-    head = gl.program_id(0) // TILES % static.heads
-    segment = gl.program_id(0) // (TILES * static.heads) % SEGMENTS
-    part = gl.program_id(0) // (TILES * static.heads * SEGMENTS)
-    if static.ragged:
-        part += 1
-    of_values = tile < static.tiles
-    tile = gl.where(of_values, tile, tile - static.tiles)
-    walk = place_of(cu_seqlens, part, segment, head, tile, of_values, static)
+    walk = walk_of(cu_seqlens, TILES, static.segments - 1, static)
     descriptors = descriptors_of(k, k, v, solved, solved, numbers, v, static, plan)
     buffers = new_buffers(k.dtype.element_ty, static, plan)
     run(walk, (None, matrices, ends), descriptors, buffers, static, plan, layouts)

@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, NUMBERS, WARPS
 from attn_tune.kernels.lang.gluon.chunks.numbers import COPIED
-from attn_tune.kernels.lang.gluon.chunks.places import place_of
+from attn_tune.kernels.lang.gluon.chunks.places import walk_of
 from attn_tune.kernels.lang.gluon.chunks.states import load_start, offsets_of, store_end, store_nothing
 from attn_tune.kernels.lang.triton.linear.decays import KINDS
 from attn_tune.kernels.linear_attention.triton_hopper.walk import copy_chunks, new_buffers, walk_chunks
@@ -41,11 +41,7 @@ def scan_kernel(
     layouts: gl.constexpr,
 ):
     """One program per tile of columns, head and segment of a sequence; tokens of no sequence get zeros."""
-    tile = gl.program_id(0) % static.tiles
-    head = gl.program_id(0) // static.tiles % static.heads
-    segment = gl.program_id(0) // (static.tiles * static.heads) % static.segments
-    part = gl.program_id(0) // (static.tiles * static.heads * static.segments)
-    walk = place_of(cu_seqlens, part, segment, head, tile, tile >= 0, static)
+    walk = walk_of(cu_seqlens, static.tiles, static.segments, static)
     _run(q, k, v, numbers, walk, (initial_state, added, kept, out, state), static, plan, layouts)
 
 
@@ -62,14 +58,7 @@ def segments_kernel(
     layouts: gl.constexpr,
 ):
     """One program per tile of columns, head and segment of a sequence but the last: what it adds to the state."""
-    SEGMENTS: gl.constexpr = static.segments - 1
-    tile = gl.program_id(0) % static.tiles
-    head = gl.program_id(0) // static.tiles % static.heads
-    segment = gl.program_id(0) // (static.tiles * static.heads) % SEGMENTS
-    part = gl.program_id(0) // (static.tiles * static.heads * SEGMENTS)
-    if static.ragged:
-        part += 1
-    walk = place_of(cu_seqlens, part, segment, head, tile, tile >= 0, static)
+    walk = walk_of(cu_seqlens, static.tiles, static.segments - 1, static)
     _run(k, k, v, numbers, walk, (None, added, kept, v, None), static, plan, layouts)
 
 

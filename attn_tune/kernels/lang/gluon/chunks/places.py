@@ -40,7 +40,25 @@ class Walk(NamedTuple):
 
 
 @gluon.jit
-def place_of(cu_seqlens, part, segment, head, tile, of_values, static: gl.constexpr):
+def walk_of(cu_seqlens, TILES: gl.constexpr, SEGMENTS: gl.constexpr, static: gl.constexpr):
+    """The walk of a program: programs of one head are neighbours, ``TILES`` of columns for each of ``SEGMENTS``.
+
+    Tiles behind those of the values are of the identity's columns. With fewer segments than sequences have, tokens
+    before the first sequence have no program.
+    """
+    tile = gl.program_id(0) % TILES
+    head = gl.program_id(0) // TILES % static.heads
+    segment = gl.program_id(0) // (TILES * static.heads) % SEGMENTS
+    part = gl.program_id(0) // (TILES * static.heads * SEGMENTS)
+    if static.ragged and static.segments > SEGMENTS:
+        part += 1
+    of_values = tile < static.tiles
+    tile = gl.where(of_values, tile, tile - static.tiles)
+    return _walk_at(cu_seqlens, part, segment, head, tile, of_values, static)
+
+
+@gluon.jit
+def _walk_at(cu_seqlens, part, segment, head, tile, of_values, static: gl.constexpr):
     """The chunks of a segment of a part: a sequence, or tokens of none."""
     if static.ragged:
         sequence = part - 1
