@@ -34,6 +34,7 @@ def search(op):
         ({}, Device(platform="cuda", family="sm_100", variant="nvidia-b200"), "sm_100"),
         ({}, Device(platform="cpu", family="x86_64", variant="cpu-x86_64"), "cpu"),
         ({"dtype": "float32"}, H200, "float32"),
+        ({"batch": 20000, "length": 300}, H200, "b=20000 makes 2560000 programs"),
         ({"head_dim": 96}, H200, "h=96 is none of (64, 128)"),
         ({"v_head_dim": 96}, H200, "v=96 is no multiple of 64"),
     ],
@@ -54,8 +55,9 @@ def test_every_sample_of_16_bits_is_proven_with_wider_heads(op):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_a_few_tokens_are_left_to_steps_and_the_backward_to_triton(op):
-    for length, way, name in ((1, "fwd", "triton_steps"), (17, "fwd", "triton_hopper"), (8192, "bwd", "triton")):
+def test_short_sequences_and_the_backward_are_left_to_others(op):
+    lengths = ((1, "triton_steps"), (17, "triton"), (256, "triton"), (257, "triton_hopper"))
+    for length, way, name in (*((n, "fwd", name) for n, name in lengths), (8192, "bwd", "triton")):
         p = problem(op, length=length, has_initial_state=True)
         assert choose(op, way, p, device=H200).spec.name == name
 

@@ -2,7 +2,7 @@
 
 from attn_tune.kernels.gated_delta_rule.triton_hopper.config import Config
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, NUMBERS_BYTES, SET_ASIDE
-from attn_tune.kernels.lang.gluon.chunks.limits import too_many_columns, too_many_slots
+from attn_tune.kernels.lang.gluon.chunks.limits import too_many_columns, too_many_programs, too_many_slots
 from attn_tune.ops.gated_delta_rule.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -10,7 +10,8 @@ from attn_tune.schema.device import Device
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     """The reason that a config cannot run on the device, or None. Never refuses what compiles and fits."""
     columns = COLUMNS * config.groups
-    if reason := too_many_columns(problem, config.groups):
+    programs = too_many_programs(problem, config.groups, config.segments)
+    if reason := too_many_columns(problem, config.groups) or programs:
         return reason
     if config.segments > 1 and problem.head_dim % columns:
         return f"h={problem.head_dim} is no multiple of {columns}, which segments with {config.groups} groups need"

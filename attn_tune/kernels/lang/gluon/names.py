@@ -1,4 +1,4 @@
-"""Copies by descriptor, views of shared memory and barriers, which Triton 3.6 and 3.9 call by different names."""
+"""Copies by descriptor, views of shared memory and barriers, which Triton 3.6 to 3.9 call by different names."""
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-_IS_NEW = gl.constexpr(hasattr(tma, "async_load"))
+_HAS_VIEWS = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
 # The names on the right are those of Triton 3.6. In functions that are not taken the compiler looks for names too.
 _start_copy = getattr(tma, "async_load", tma.async_copy_global_to_shared)
 _start_store = getattr(tma, "async_store", tma.async_copy_shared_to_global)
@@ -30,7 +30,7 @@ def start_store(descriptor, place, source):
 @gluon.jit
 def viewed(memory, shape: gl.constexpr, layout: gl.constexpr):
     """The same bytes of shared memory in another shape and layout."""
-    if _IS_NEW:
+    if _HAS_VIEWS:
         view = memory.reinterpret(memory.dtype, shape, layout)
     else:
         view = memory._reinterpret(memory.dtype, shape, layout)

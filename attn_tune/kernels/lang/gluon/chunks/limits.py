@@ -1,11 +1,14 @@
 """Problems that walks over chunks on Hopper refuse, and configs that cannot fit, whatever the op."""
 
 from attn_tune.kernels.lang.gluon.chunks import COLUMNS, WIDTHS
+from attn_tune.kernels.lang.gluon.chunks.space import programs
 from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.limits import refuses_device, refuses_triton, shared_limit
 from attn_tune.schema.device import Device
 
 _HOPPER = 90
+# Each program has up to 896 bytes for its descriptors, whose places are 32-bit numbers before Triton 3.8.
+_MOST_PROGRAMS = 2**31 // 1024
 # Gluon, the part of Triton that this is written in, has no descriptors made by programs in earlier versions.
 _OLDEST_TRITON = (3, 6)
 
@@ -23,7 +26,17 @@ def unsupported(problem: Recurrent, direction: str, device: Device) -> str | Non
         f"h={p.head_dim} is none of {WIDTHS}, the rows of a state that registers hold": p.head_dim not in WIDTHS,
         f"v={p.v_head_dim} is no multiple of {COLUMNS}, the columns of a group of warps": p.v_head_dim % COLUMNS > 0,
     }
-    return next((reason for reason, wanted in asked.items() if wanted), None) or refuses_triton(_OLDEST_TRITON)
+    found = next((reason for reason, wanted in asked.items() if wanted), None)
+    return found or too_many_programs(p, 1, 1) or refuses_triton(_OLDEST_TRITON)
+
+
+def too_many_programs(problem: Recurrent, groups: int, segments: int) -> str | None:
+    """The reason that there is no room for the descriptors of so many programs, or None."""
+    # With segments also those that walk the identity's columns.
+    count = programs(problem, groups) * segments * (1 if segments == 1 else 2)
+    if count > _MOST_PROGRAMS:
+        return f"b={problem.batch} makes {count} programs; there is room for the descriptors of {_MOST_PROGRAMS}"
+    return None
 
 
 def too_many_columns(problem: Recurrent, groups: int) -> str | None:

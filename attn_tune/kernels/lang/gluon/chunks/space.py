@@ -4,8 +4,9 @@ from attn_tune.kernels.lang.gluon.chunks import COLUMNS
 from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.schema.device import Device
 
-# Places in the untuned order: before ``triton``, and behind it for a few tokens, which ``triton_steps`` takes.
-_FIRST, _LAST, _FEW = 15, 5, 16
+# Places in the untuned order: before ``triton``, and behind it where sequences have so few tokens on average that a
+# program's descriptors may take longer than its walk. Such were not timed.
+_FIRST, _LAST, _FEW = 15, 5, 256
 # Multiprocessors of a device that does not say. A program's slots fill the shared memory of one.
 _UNITS = 132
 # A walk of two groups takes so many times that of one.
@@ -13,13 +14,14 @@ _TWO_GROUPS = 1.5
 
 
 def place(problem: Recurrent, direction: str, device: Device) -> int:
-    """The place in the untuned order: first but for a few tokens, and for packed sequences that want segments.
+    """The place in the untuned order: first but for short sequences, and for packed ones that want segments.
 
     Of those ``triton`` has segments that were proven on GPUs; here sweeps prove them.
     """
     del direction  # a forward only
     wants_segments = problem.ragged and 2 * programs(problem, 1) <= (device.units or _UNITS)
-    return _FIRST if max(problem.lengths) > _FEW and not wants_segments else _LAST
+    is_short = sum(problem.lengths) <= _FEW * len(problem.lengths)
+    return _LAST if is_short or wants_segments else _FIRST
 
 
 def programs(problem: Recurrent, groups: int) -> int:
