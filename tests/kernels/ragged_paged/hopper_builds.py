@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,8 @@ BUILDS = {
 
 
 def main():
-    for name, (problem, knobs) in BUILDS.items():
+    for name in sys.argv[1:] or BUILDS:
+        problem, knobs = BUILDS[name]
         config = dataclasses.replace(space.heuristic(problem, H200), **knobs)
         operands = jax.eval_shape(functools.partial(make_inputs, problem, "fwd"), jax.ShapeDtypeStruct((), jnp.int32))
         _, compiled = lower(functools.partial(forward, problem, config), operands)
