@@ -1,4 +1,4 @@
-"""Problems that walks on Hopper refuse, and configs that cannot fit."""
+"""Configs that cannot fit."""
 
 from attn_tune.kernels.gated_delta_rule.triton_hopper.config import Config
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, NUMBERS_BYTES, SET_ASIDE
@@ -10,12 +10,13 @@ from attn_tune.schema.device import Device
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
     """The reason that a config cannot run on the device, or None. Never refuses what compiles and fits."""
     columns = COLUMNS * config.groups
-    programs = too_many_programs(problem, config.groups, config.segments)
-    if reason := too_many_columns(problem, config.groups) or programs:
+    if reason := too_many_columns(problem, config.groups):
         return reason
     if config.segments > 1 and problem.head_dim % columns:
         return f"h={problem.head_dim} is no multiple of {columns}, which segments with {config.groups} groups need"
     # Keys and queries, both squares, and values.
     stage = 2 * CHUNK * (2 * problem.head_dim + 2 * CHUNK + columns) + NUMBERS_BYTES
     outputs = 2 * 2 * CHUNK * columns
-    return too_many_slots(device, config.num_stages * stage + outputs + SET_ASIDE)
+    return too_many_programs(problem, config.groups, config.segments) or too_many_slots(
+        device, config.num_stages * stage + outputs + SET_ASIDE
+    )

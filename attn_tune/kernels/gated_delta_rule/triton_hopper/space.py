@@ -9,15 +9,13 @@ from attn_tune.kernels.gated_delta_rule.triton_hopper.config import Config
 from attn_tune.kernels.gated_delta_rule.triton_hopper.limits import infeasible
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.gluon.chunks import CHUNK
-from attn_tune.kernels.lang.gluon.chunks.space import groups_of, place, programs
+from attn_tune.kernels.lang.gluon.chunks.space import adapt, groups_of, most_segments, place, programs, units_of
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.ops.gated_delta_rule.problem import Problem
 from attn_tune.schema.device import Device
 
 __all__ = ["adapt", "candidates", "heuristic", "place"]
 
-# Multiprocessors of a device that does not say.
-_UNITS = 132
 # Microseconds of a chunk of a walk; segments are walked twice, and two more launches take so many, and so many for each
 # segment (H200: 2/8 heads, 32768 tokens, by 1, 2, 4 and 8 segments).
 _OF_CHUNK, _OF_LAUNCHES, _OF_SEGMENT = 1.2, 10.0, 2.0
@@ -26,7 +24,7 @@ _OF_CHUNK, _OF_LAUNCHES, _OF_SEGMENT = 1.2, 10.0, 2.0
 def heuristic(problem: Problem, device: Device) -> Config:
     """The untuned config: groups that make the fewest turns of multiprocessors, and segments where these are idle."""
     groups = groups_of(problem, device)
-    most = (device.units or _UNITS) // programs(problem, groups)
+    most = units_of(device) // programs(problem, groups)
     possible = (1,) if problem.ragged else (n for n in tried(Config, "segments") if n <= max(1, most))
     segments = min(possible, key=functools.partial(_microseconds, max(problem.lengths)))
     choices = itertools.product((groups, 1), (3, 2, 1))
@@ -53,12 +51,6 @@ def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
     )
 
 
-def adapt(tuned: Problem, problem: Problem, device: Device, config: Config) -> Config:
-    """The config of another number of tokens, sequences or heads, with no segment without a chunk."""
-    del tuned, device
-    return dataclasses.replace(config, segments=min(config.segments, _most_segments(problem)))
-
-
 def _all(problem: Problem, device: Device) -> Iterator[Config]:
     start = heuristic(problem, device)
     for warps, most in itertools.product(tried(Config, "prepare_warps"), (None, *tried(Config, "prepare_registers"))):
@@ -67,10 +59,6 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
     for groups, stages, segments in itertools.product(
         *(tried(Config, name) for name in ("groups", "num_stages", "segments"))
     ):
-        is_useful = segments * 4 <= _most_segments(problem) and walks * segments <= 4 * (device.units or _UNITS)
+        is_useful = segments * 4 <= most_segments(problem) and walks * segments <= 4 * units_of(device)
         if segments == 1 or is_useful:
             yield dataclasses.replace(start, groups=groups, num_stages=stages, segments=segments)
-
-
-def _most_segments(problem: Problem) -> int:
-    return max(1, max(problem.lengths) // CHUNK)

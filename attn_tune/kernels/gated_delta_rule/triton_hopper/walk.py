@@ -13,7 +13,6 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     tma,
     warpgroup_mma,
@@ -23,8 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, NUMBERS
 from attn_tune.kernels.lang.gluon.chunks.numbers import COPIED, last_number, numbers_of
 from attn_tune.kernels.lang.gluon.chunks.places import stage_of
-from attn_tune.kernels.lang.gluon.chunks.states import clear_behind, store_outputs
-from attn_tune.kernels.lang.gluon.names import new_barriers, start_copy, synchronize
+from attn_tune.kernels.lang.gluon.chunks.states import await_chunk, store_outputs
+from attn_tune.kernels.lang.gluon.names import new_barriers, start_copy
 
 _CHUNK = gl.constexpr(CHUNK)
 _COLUMNS = gl.constexpr(COLUMNS)
@@ -84,10 +83,10 @@ def copy_chunks(walk, descriptors, buffers, static: gl.constexpr, plan: gl.const
     q_desc, k_desc, v_desc, solved_desc, mixed_desc, numbers_desc, _ = descriptors
     H: gl.constexpr = static.width
     GROUPS: gl.constexpr = plan.groups
-    BYTES: gl.constexpr = 2 * _CHUNK * (H + _CHUNK + plan.groups * _COLUMNS) + 4 * _NUMBERS * _CHUNK
+    BYTES: gl.constexpr = 2 * _CHUNK * (H + _CHUNK + GROUPS * _COLUMNS) + 4 * _NUMBERS * _CHUNK
     OUTPUT_BYTES: gl.constexpr = 2 * _CHUNK * (H + _CHUNK) if plan.has_outputs else 0
     key_column = walk.head // static.group * H
-    value_column = walk.head * static.v_width + walk.tile * (plan.groups * _COLUMNS)
+    value_column = walk.head * static.v_width + walk.tile * (GROUPS * _COLUMNS)
     # Columns of the identity have no values; those of another tile are read, and not used.
     value_column = gl.where(walk.of_values, value_column, walk.head * static.v_width)
     if walk.sequence >= 0:
@@ -127,14 +126,7 @@ def walk_chunks(
         stage, phase = stage_of(chunk - walk.first, plan)
         start = walk.begin + chunk * _CHUNK
         operand = gl.convert_layout(held.to(dtype), layouts.operand)
-        mbarrier.wait(buffers.full.index(stage), phase)
-        k = buffers.k.index(stage)
-        v = buffers.v.index(stage * plan.groups + GROUP)
-        if start + _CHUNK > walk.end:
-            clear_behind(walk.end - start, k)
-            clear_behind(walk.end - start, v)
-            fence_async_shared()
-            synchronize()
+        k, v = await_chunk(GROUP, start, stage, phase, walk, buffers, plan)
         nothing = gl.full([_COLUMNS, _CHUNK], 0.0, gl.float32, layouts.tokens)
         known = warpgroup_mma(operand, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
         values = v.permute((1, 0)).load(layouts.tokens).to(gl.float32) * _by_token(_BETA, stage, buffers, plan, layouts)

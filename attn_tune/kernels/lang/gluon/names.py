@@ -30,10 +30,13 @@ def start_store(descriptor, place, source):
 @gluon.jit
 def viewed(memory, shape: gl.constexpr, layout: gl.constexpr):
     """The same bytes of shared memory in another shape and layout."""
-    if _HAS_VIEWS:
-        view = memory.reinterpret(memory.dtype, shape, layout)
-    else:
-        view = memory._reinterpret(memory.dtype, shape, layout)
+    return viewed_as(memory, memory.dtype, shape, layout)
+
+
+@gluon.jit
+def viewed_as(memory, dtype: gl.constexpr, shape: gl.constexpr, layout: gl.constexpr):
+    """The same bytes of shared memory in another dtype, shape and layout."""
+    view = memory.reinterpret(dtype, shape, layout) if _HAS_VIEWS else memory._reinterpret(dtype, shape, layout)
     return view
 
 

@@ -1,13 +1,12 @@
 """The untuned config, and the configs worth trying."""
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
 
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.gluon.chunks import CHUNK
-from attn_tune.kernels.lang.gluon.chunks.space import groups_of, place, programs
+from attn_tune.kernels.lang.gluon.chunks.space import adapt, groups_of, most_segments, place, programs, units_of
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.kernels.linear_attention.triton_hopper.config import Config
 from attn_tune.kernels.linear_attention.triton_hopper.limits import infeasible
@@ -18,13 +17,12 @@ __all__ = ["adapt", "candidates", "heuristic", "place"]
 
 # A segment has so many chunks at least, and there are so many segments at most, in the untuned choice.
 _SHORTEST, _MOST_SEGMENTS = 8, 16
-_UNITS = 132
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
     """The untuned config: groups that make the fewest turns of multiprocessors, and segments where these are idle."""
     groups, segments = groups_of(problem, device), 1
-    while segments < _MOST_SEGMENTS and 2 * segments * programs(problem, groups) <= (device.units or _UNITS):
+    while segments < _MOST_SEGMENTS and 2 * segments * programs(problem, groups) <= units_of(device):
         if problem.ragged or max(problem.lengths) < 2 * segments * _SHORTEST * CHUNK:
             break
         segments *= 2
@@ -45,20 +43,10 @@ def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
     )
 
 
-def adapt(tuned: Problem, problem: Problem, device: Device, config: Config) -> Config:
-    """The config of another number of tokens, sequences or heads, with no segment without a chunk."""
-    del tuned, device
-    return dataclasses.replace(config, segments=min(config.segments, _most_segments(problem)))
-
-
 def _all(problem: Problem, device: Device) -> Iterator[Config]:
     knobs = (tried(Config, name) for name in ("groups", "num_stages", "segments"))
     walks = problem.batch * problem.num_value_heads
     for groups, stages, segments in itertools.product(*knobs):
-        is_useful = segments * 4 <= _most_segments(problem) and walks * segments <= 8 * (device.units or _UNITS)
+        is_useful = segments * 4 <= most_segments(problem) and walks * segments <= 8 * units_of(device)
         if segments == 1 or is_useful:
             yield Config(groups=groups, num_stages=stages, segments=segments)
-
-
-def _most_segments(problem: Problem) -> int:
-    return max(1, max(problem.lengths) // CHUNK)

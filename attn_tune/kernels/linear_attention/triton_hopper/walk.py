@@ -29,7 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, NUMBERS
 from attn_tune.kernels.lang.gluon.chunks.numbers import COPIED, last_number, numbers_of
 from attn_tune.kernels.lang.gluon.chunks.places import stage_of
-from attn_tune.kernels.lang.gluon.chunks.states import clear_behind, store_outputs
+from attn_tune.kernels.lang.gluon.chunks.states import await_chunk, store_outputs
 from attn_tune.kernels.lang.gluon.names import new_barriers, start_copy, synchronize
 
 _CHUNK = gl.constexpr(CHUNK)
@@ -136,14 +136,7 @@ def walk_chunks(
         stage, phase = stage_of(chunk - walk.first, plan)
         start = walk.begin + chunk * _CHUNK
         operand = gl.convert_layout(held.to(dtype), layouts.operand)
-        mbarrier.wait(buffers.full.index(stage), phase)
-        k = buffers.k.index(stage)
-        v = buffers.v.index(stage * plan.groups + GROUP)
-        if start + _CHUNK > walk.end:
-            clear_behind(walk.end - start, k)
-            clear_behind(walk.end - start, v)
-            fence_async_shared()
-            synchronize()
+        k, v = await_chunk(GROUP, start, stage, phase, walk, buffers, plan)
         if plan.has_outputs:
             q = buffers.q.index(stage)
             nothing = gl.full([_COLUMNS, _CHUNK], 0.0, gl.float32, layouts.tokens)

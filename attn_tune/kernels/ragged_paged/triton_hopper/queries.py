@@ -12,11 +12,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-from attn_tune.kernels.lang.gluon.names import synchronize
+from attn_tune.kernels.lang.gluon.names import synchronize, viewed_as
 from attn_tune.kernels.ragged_paged.triton_hopper.config import WARPS
 
 _WARPS = gl.constexpr(WARPS)
-_IS_NEW = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
 # Between these a row's largest element has a power of two, and that power an inverse, that are normal numbers.
 _SMALLEST, _LARGEST = gl.constexpr(1e-30), gl.constexpr(1e38)
 # The exponent's bits of a float32, and twice that of one: what a power of two and its inverse add up to.
@@ -33,11 +32,7 @@ def row_layout(width):
 @gluon.jit
 def as_float16(memory):
     """The same bytes of shared memory as float16."""
-    if _IS_NEW:
-        view = memory.reinterpret(gl.float16, memory.shape, memory.layout)
-    else:
-        view = memory._reinterpret(gl.float16, memory.shape, memory.layout)
-    return view
+    return viewed_as(memory, gl.float16, memory.shape, memory.layout)
 
 
 @gluon.jit

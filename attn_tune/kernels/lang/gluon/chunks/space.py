@@ -1,6 +1,9 @@
-"""The place of walks on Hopper in the untuned order, and the groups of warps of a program."""
+"""The part of untuned choices that walks on Hopper share: their place, and the groups of warps of a program."""
 
-from attn_tune.kernels.lang.gluon.chunks import COLUMNS
+import dataclasses
+from typing import Any
+
+from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS
 from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.schema.device import Device
 
@@ -19,7 +22,7 @@ def place(problem: Recurrent, direction: str, device: Device) -> int:
     Of those ``triton`` has segments that were proven on GPUs; here sweeps prove them.
     """
     del direction  # a forward only
-    wants_segments = problem.ragged and 2 * programs(problem, 1) <= (device.units or _UNITS)
+    wants_segments = problem.ragged and 2 * programs(problem, 1) <= units_of(device)
     is_short = sum(problem.lengths) <= _FEW * len(problem.lengths)
     return _LAST if is_short or wants_segments else _FIRST
 
@@ -31,5 +34,21 @@ def programs(problem: Recurrent, groups: int) -> int:
 
 def groups_of(problem: Recurrent, device: Device) -> int:
     """The groups of warps with which the programs take the fewest turns of the multiprocessors."""
-    units = device.units or _UNITS
+    units = units_of(device)
     return min((1, 2), key=lambda groups: _TWO_GROUPS ** (groups - 1) * -(-programs(problem, groups) // units))
+
+
+def units_of(device: Device) -> int:
+    """The multiprocessors of a device."""
+    return device.units or _UNITS
+
+
+def most_segments(problem: Recurrent) -> int:
+    """As many segments as the longest sequence has whole chunks, and one at least."""
+    return max(1, max(problem.lengths) // CHUNK)
+
+
+def adapt[C: Any](tuned: Recurrent, problem: Recurrent, device: Device, config: C) -> C:
+    """The config of another number of tokens, sequences or heads, with no segment without a chunk."""
+    del tuned, device
+    return dataclasses.replace(config, segments=min(config.segments, most_segments(problem)))

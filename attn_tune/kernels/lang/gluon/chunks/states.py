@@ -14,7 +14,7 @@ from typing import Any
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, WARPS
 from attn_tune.kernels.lang.gluon.names import start_store, synchronize
@@ -87,8 +87,25 @@ def store_end(GROUP: gl.constexpr, walk, held, state, static: gl.constexpr, plan
 
 
 @gluon.jit
-def clear_behind(count, tile):
-    """Sets rows of a tile from ``count`` on to zero: what lies behind a sequence may be infinite."""
+def await_chunk(GROUP: gl.constexpr, start, stage, phase, walk, buffers, plan: gl.constexpr):
+    """Waits until the chunk from token ``start`` on has come: its keys, and a group's columns of its values.
+
+    Rows behind the sequence are zeros: what lies there may be infinite.
+    """
+    mbarrier.wait(buffers.full.index(stage), phase)
+    k = buffers.k.index(stage)
+    v = buffers.v.index(stage * plan.groups + GROUP)
+    if start + _CHUNK > walk.end:
+        _clear_from(walk.end - start, k)
+        _clear_from(walk.end - start, v)
+        fence_async_shared()
+        synchronize()
+    return k, v
+
+
+@gluon.jit
+def _clear_from(count, tile):
+    """Sets the rows of a tile from ``count`` on to zero."""
     row = gl.arange(0, _CHUNK, gl.SliceLayout(1, _BY_ROWS))
     tile.store(gl.where((row < count)[:, None], tile.load(_BY_ROWS), 0.0))
 

@@ -127,7 +127,7 @@ def stage_of(tile, plan: gl.constexpr):
 
 @gluon.jit
 def unknown_zero(tile):
-    """An int32 zero that compilers cannot know, made of each tile anew.
+    """A zero of int32 that is computed of each tile, and not known when the kernel is compiled.
 
     A group's tiles have one stage of two: compilers would keep the addresses of 80 instructions in registers.
     """
