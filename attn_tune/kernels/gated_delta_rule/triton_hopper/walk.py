@@ -29,7 +29,7 @@ _CHUNK = gl.constexpr(CHUNK)
 _COLUMNS = gl.constexpr(COLUMNS)
 _NUMBERS = gl.constexpr(NUMBERS)
 # The numbers of a token: beta, beta and the decay from the chunk's start, that alone, and the decay to its end.
-_BETA, _BETA_FROM_START, _FROM_START, _TO_END = (gl.constexpr(i) for i in range(NUMBERS))
+BETA, BETA_FROM_START, FROM_START, TO_END = (gl.constexpr(i) for i in range(NUMBERS))
 
 
 class Buffers(NamedTuple):
@@ -129,10 +129,10 @@ def walk_chunks(
         k, v = await_chunk(GROUP, start, stage, phase, walk, buffers, plan)
         nothing = gl.full([_COLUMNS, _CHUNK], 0.0, gl.float32, layouts.tokens)
         known = warpgroup_mma(operand, k.permute((1, 0)), nothing, use_acc=False, is_async=True)
-        values = v.permute((1, 0)).load(layouts.tokens).to(gl.float32) * _by_token(_BETA, stage, buffers, plan, layouts)
+        values = v.permute((1, 0)).load(layouts.tokens).to(gl.float32) * by_token(BETA, stage, buffers, plan, layouts)
         if not plan.has_outputs:
             values = gl.where(walk.of_values, values, 0.0)
-        weights = _by_token(_BETA_FROM_START, stage, buffers, plan, layouts)
+        weights = by_token(BETA_FROM_START, stage, buffers, plan, layouts)
         if plan.has_outputs:
             q = buffers.q.index(stage)
             found = warpgroup_mma(operand, q.permute((1, 0)), nothing, use_acc=False, is_async=True)
@@ -143,13 +143,13 @@ def walk_chunks(
         if plan.has_outputs:
             square = buffers.mixed.index(stage)
             mixed = warpgroup_mma(right, square.permute((1, 0)), nothing, use_acc=False, is_async=True)
-        held = held * last_number(_FROM_START, stage, buffers.numbers, plan)
-        after = _by_token(_TO_END, stage, buffers, plan, layouts)
+        held = held * last_number(FROM_START, stage, buffers.numbers, plan)
+        after = by_token(TO_END, stage, buffers, plan, layouts)
         update = warpgroup_mma_wait(1 if plan.has_outputs else 0, deps=[update])
         update = gl.convert_layout((update * after).to(dtype), layouts.update)
         held = warpgroup_mma(update, k, held, is_async=True)
         if plan.has_outputs:
-            before = _by_token(_FROM_START, stage, buffers, plan, layouts)
+            before = by_token(FROM_START, stage, buffers, plan, layouts)
             mixed, found = warpgroup_mma_wait(1, deps=[mixed, found])
             found = ((found * before + mixed) * static.scale).to(dtype)
             store_outputs(GROUP, found, chunk, walk, out, descriptors[6], buffers.out, static, plan)
@@ -161,6 +161,6 @@ def walk_chunks(
 
 
 @gluon.jit
-def _by_token(WHICH: gl.constexpr, stage, buffers, plan: gl.constexpr, layouts: gl.constexpr):
+def by_token(WHICH: gl.constexpr, stage, buffers, plan: gl.constexpr, layouts: gl.constexpr):
     """One of the numbers of each token, to be multiplied with what has a column a token."""
     return numbers_of(WHICH, stage, buffers.numbers, gl.SliceLayout(0, layouts.tokens), plan)[None, :]

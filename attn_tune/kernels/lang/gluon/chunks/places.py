@@ -54,11 +54,11 @@ def walk_of(cu_seqlens, TILES: gl.constexpr, SEGMENTS: gl.constexpr, static: gl.
         part += 1
     of_values = tile < static.tiles
     tile = gl.where(of_values, tile, tile - static.tiles)
-    return _walk_at(cu_seqlens, part, segment, head, tile, of_values, static)
+    return walk_at(cu_seqlens, part, segment, head, tile, of_values, static)
 
 
 @gluon.jit
-def _walk_at(cu_seqlens, part, segment, head, tile, of_values, static: gl.constexpr):
+def walk_at(cu_seqlens, part, segment, head, tile, of_values, static: gl.constexpr):
     """The chunks of a segment of a part: a sequence, or tokens of none."""
     if static.ragged:
         sequence = part - 1

@@ -22,7 +22,7 @@ from attn_tune.kernels.lang.gluon.names import start_store, synchronize
 _CHUNK = gl.constexpr(CHUNK)
 _COLUMNS = gl.constexpr(COLUMNS)
 # Sixteen bytes of a row a thread.
-_BY_ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0]))
+BY_ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0]))
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,18 @@ def await_chunk(GROUP: gl.constexpr, start, stage, phase, walk, buffers, plan: g
     k = buffers.k.index(stage)
     v = buffers.v.index(stage * plan.groups + GROUP)
     if start + _CHUNK > walk.end:
-        _clear_from(walk.end - start, k)
-        _clear_from(walk.end - start, v)
+        clear_from(walk.end - start, k)
+        clear_from(walk.end - start, v)
         fence_async_shared()
         synchronize()
     return k, v
 
 
 @gluon.jit
-def _clear_from(count, tile):
+def clear_from(count, tile):
     """Sets the rows of a tile from ``count`` on to zero."""
-    row = gl.arange(0, _CHUNK, gl.SliceLayout(1, _BY_ROWS))
-    tile.store(gl.where((row < count)[:, None], tile.load(_BY_ROWS), 0.0))
+    row = gl.arange(0, _CHUNK, gl.SliceLayout(1, BY_ROWS))
+    tile.store(gl.where((row < count)[:, None], tile.load(BY_ROWS), 0.0))
 
 
 @gluon.jit
@@ -124,29 +124,29 @@ def store_outputs(
     fence_async_shared()
     synchronize()
     if start + _CHUNK <= walk.end:
-        start_store(out_desc, [start, _first_column(GROUP, walk, static, plan)], slot)
+        start_store(out_desc, [start, first_column(GROUP, walk, static, plan)], slot)
     else:
-        _store_some(GROUP, slot.load(_BY_ROWS), start, walk, out, static, plan)
+        store_some(GROUP, slot.load(BY_ROWS), start, walk, out, static, plan)
 
 
 @gluon.jit
 def store_nothing(GROUP: gl.constexpr, walk, out, static: gl.constexpr, plan: gl.constexpr):
     """Stores zeros as the outputs of tokens that no sequence has."""
-    zeros = gl.full([_CHUNK, _COLUMNS], 0.0, out.dtype.element_ty, _BY_ROWS)
+    zeros = gl.full([_CHUNK, _COLUMNS], 0.0, out.dtype.element_ty, BY_ROWS)
     for chunk in range(walk.first, walk.last):
-        _store_some(GROUP, zeros, walk.begin + chunk * _CHUNK, walk, out, static, plan)
+        store_some(GROUP, zeros, walk.begin + chunk * _CHUNK, walk, out, static, plan)
 
 
 @gluon.jit
-def _store_some(GROUP: gl.constexpr, values, start, walk, out, static: gl.constexpr, plan: gl.constexpr):
+def store_some(GROUP: gl.constexpr, values, start, walk, out, static: gl.constexpr, plan: gl.constexpr):
     """Stores those rows that are tokens of a walk."""
-    row = start + gl.arange(0, _CHUNK, gl.SliceLayout(1, _BY_ROWS))
-    column = _first_column(GROUP, walk, static, plan) + gl.arange(0, _COLUMNS, gl.SliceLayout(0, _BY_ROWS))
+    row = start + gl.arange(0, _CHUNK, gl.SliceLayout(1, BY_ROWS))
+    column = first_column(GROUP, walk, static, plan) + gl.arange(0, _COLUMNS, gl.SliceLayout(0, BY_ROWS))
     offsets = row.to(gl.int64)[:, None] * (static.heads * static.v_width) + column[None, :]
     gl.store(out + offsets, values, mask=(row < walk.end)[:, None])
 
 
 @gluon.jit
-def _first_column(GROUP: gl.constexpr, walk, static: gl.constexpr, plan: gl.constexpr):
+def first_column(GROUP: gl.constexpr, walk, static: gl.constexpr, plan: gl.constexpr):
     """The first column of a group in arrays that have all heads in a row."""
     return walk.head * static.v_width + (walk.tile * plan.groups + GROUP) * _COLUMNS
