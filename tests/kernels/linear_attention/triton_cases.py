@@ -27,15 +27,24 @@ CASES = {
     "backward-narrow": ("linear_attention/triton", "bwd", "odd_dims", {}),
     "steps-constant": ("linear_attention/triton_steps", "fwd", "one_token_constant", {}),
     "channels": ("gla/triton", "fwd", "odd_dims", {"chunk": 64, "prepare_columns": 16, "turned": True}),
+    "channels-weak": ("gla/triton", "fwd", "state_out", {"chunk": 64}),
     "channels-float16": ("gla/triton", "fwd", "float16", {}),
     "channels-float32": ("gla/triton", "fwd", "float32_at_edges", {"chunk": 16}),
     "channels-ragged": ("gla/triton", "fwd", "ragged_states", {"segments": 2}),
     "channels-backward": ("gla/triton", "bwd", "odd_dims", {"chunk": 64}),
+    "channels-backward-weak": ("gla/triton", "bwd", "state_in", {"chunk": 64}),
     "channels-backward-ragged": ("gla/triton", "bwd", "ragged_states", {}),
     "channels-backward-float32": ("gla/triton", "bwd", "float32_at_edges", {"chunk": 16}),
     "steps-channels": ("gla/triton_steps", "fwd", "ragged_states", {}),
 }
-TESTED = ("segments-ragged", "backward-sum", "channels", "channels-backward-float32", "steps-channels")
+TESTED = (
+    "segments-ragged",
+    "backward-sum",
+    "channels",
+    "channels-backward-float32",
+    "channels-backward-weak",
+    "steps-channels",
+)
 _WALK = {"chunk": 32, "block_v": 32, "num_warps": 4, "num_stages": 2}
 _PREPARED = {"prepare_warps": 4, "prepare_columns": 32}
 _GRADIENTS = {"gradient_block_v": 32, "gradient_warps": 4, "gradient_stages": 1}

@@ -19,23 +19,19 @@ import triton.language as tl
 from attn_tune.kernels.kda.triton.backward_scan import Kept, Walked
 from attn_tune.kernels.kda.triton.config import BackwardConfig
 from attn_tune.kernels.kda.triton.pair_gradients import load_weights, store_numbers
-from attn_tune.kernels.kda.triton.prepare import (
-    Prepared,
-    decayed,
-    gates_near,
-    lowest_level,
-    pairs_near,
-    product,
-    rounded_twice,
-    sums_near,
-)
+from attn_tune.kernels.kda.triton.prepare import Prepared, product, rounded_twice
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.levels import (
+    decayed,
+    gates_near,
     load_logs,
+    lowest_level,
     pairs_across,
     pairs_at,
+    pairs_near,
     parts_of,
     summed,
+    sums_near,
     tokens_before,
     tokens_within,
 )

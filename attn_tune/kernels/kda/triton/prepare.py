@@ -9,9 +9,7 @@ With ``T`` the inverse of that system, ``u`` is ``T (beta v) - W S`` with ``W = 
 so that a walk has two products one after the other and not three. For the backward ``P^T dout`` is made here too, with
 ``P`` the decayed products of queries and keys, while ``P`` is in float32.
 
-Decays between any two tokens of a chunk: ``lang/triton/chunks/levels.py``. Most gates are not that strong: within
-blocks of tokens whose sums are above ``WEAKEST``, ``exp(G[i])`` times ``exp(-G[j])`` is all there is to do in bfloat16,
-which has the exponents of float32, and the levels are those of larger blocks alone. Other dtypes take all levels.
+Decays between any two tokens of a chunk: ``lang/triton/chunks/levels.py``.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -31,10 +29,13 @@ from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.inverse import inverse
 from attn_tune.kernels.lang.triton.chunks.levels import (
-    indices,
+    decayed,
     load_logs,
+    lowest_level,
     pairs_at,
+    pairs_near,
     summed,
+    sums_near,
     tokens_before,
     tokens_within,
 )
@@ -124,10 +125,6 @@ def prepare(problem: Recurrent, config: ChannelChunks, operands: Operands, dout:
 def kda_static(problem: Recurrent, config: ChannelChunks, block_v: int, segments: int = 1) -> Static:
     """The constants of launches; products of float32 are exact, as those are of which the inverse is made."""
     return dataclasses.replace(static_of(problem, config, block_v, segments), precision="tf32x3")
-
-
-# Sums of logarithms in base 2, whose factors and their inverses are normal numbers of bfloat16, times those of keys.
-WEAKEST = tl.constexpr(-100.0)
 
 
 @triton.jit
@@ -243,54 +240,6 @@ def products(q, k, g, queries, keys, factors, start, end, head, static: tl.const
     row = tl.arange(0, chunk)[:, None]
     col = tl.arange(0, chunk)[None, :]
     return a, (p + tl.where(row == col, own[:, None], 0.0)) * static.scale
-
-
-@triton.jit
-def lowest_level(logs, dtype: tl.constexpr, static: tl.constexpr):
-    """The level from which on decays need halving: that of the chunk, of blocks of 16, or 0."""
-    if dtype == tl.bfloat16:
-        chunk: tl.constexpr = static.chunk
-        high = logs[0].to(tl.float32)
-        of_blocks = tl.sum(tl.reshape(high, [chunk // 16, 16, high.shape[1]]), 1)
-        whole = tl.min(tl.sum(of_blocks, 0), 0) > WEAKEST
-        blocks = tl.min(tl.min(of_blocks, 1), 0) > WEAKEST
-        return tl.where(whole, chunk.bit_length() - 1, tl.where(blocks, 4, 0))
-    else:
-        return 0
-
-
-@triton.jit
-def sums_near(before, lowest, logs, static: tl.constexpr):
-    """Sums of the gates from the start of a block of ``1 << lowest`` tokens up to each token.
-
-    Args:
-      before: those from the start of the chunk.
-    """
-    near = before
-    if lowest < static.chunk.bit_length() - 1:
-        near = summed(gates_near(lowest, static, False), logs, static)
-    return near
-
-
-@triton.jit
-def gates_near(lowest, static: tl.constexpr, BY_GATES: tl.constexpr):
-    """The gates of ``sums_near``, as ``tokens_before``."""
-    token, gate = indices(static, BY_GATES)
-    return (token >> lowest == gate >> lowest) & (gate <= token)
-
-
-@triton.jit
-def pairs_near(lowest, static: tl.constexpr):
-    """The pairs of a token, by rows, and an earlier one of its block of ``1 << lowest``."""
-    row = tl.arange(0, static.chunk)[:, None]
-    col = tl.arange(0, static.chunk)[None, :]
-    return (row >> lowest == col >> lowest) & (row > col)
-
-
-@triton.jit
-def decayed(x, logs):
-    """Rows of a chunk times their decays, in their dtype."""
-    return (x * tl.exp2(logs)).to(x.dtype)
 
 
 @triton.jit

@@ -7,6 +7,10 @@ At level ``n`` blocks of ``2 << n`` tokens are pairs of halves, ``m`` is the las
 has one factor: in a second half the decay from ``m`` to it, in a first half that from it to ``m``. Every pair of tokens
 is met at one level, and no gate is left out or clamped.
 
+Most gates are not that strong: within blocks of tokens whose sums are above ``WEAKEST``, ``exp(G[i])`` times
+``exp(-G[j])`` is all there is to do in bfloat16, which has the exponents of float32, and the levels are those of larger
+blocks alone. Other dtypes take all levels.
+
 Exponents are sums over gates between two tokens, never differences of sums, which would have the rounding of strong
 gates before both. They are products with matrices of ones and zeros: the gates are split into two bfloat16 numbers,
 three where the working dtype is float32, and tensor cores add these exactly enough.
@@ -21,6 +25,9 @@ import triton.language as tl
 
 from attn_tune.kernels.lang.triton.chunks.static import load_tokens
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
+
+# Sums of logarithms in base 2, whose factors and their inverses are normal numbers of bfloat16, times those of keys.
+WEAKEST = tl.constexpr(-100.0)
 
 
 @triton.jit
@@ -96,3 +103,53 @@ def pairs_across(level, static: tl.constexpr):
     row = tl.arange(0, static.chunk)[:, None]
     col = tl.arange(0, static.chunk)[None, :]
     return (row >> level) ^ (col >> level) == 1
+
+
+@triton.jit
+def lowest_level(logs, dtype: tl.constexpr, static: tl.constexpr):
+    """The level from which on decays need halving: that of the chunk, of blocks of 16, or 0."""
+    if dtype == tl.bfloat16:
+        chunk: tl.constexpr = static.chunk
+        high = logs[0].to(tl.float32)
+        of_blocks = tl.sum(tl.reshape(high, [chunk // 16, 16, high.shape[1]]), 1)
+        whole = tl.min(tl.sum(of_blocks, 0), 0) > WEAKEST
+        blocks = tl.min(tl.min(of_blocks, 1), 0) > WEAKEST
+        return tl.where(whole, chunk.bit_length() - 1, tl.where(blocks, 4, 0))
+    else:
+        return 0
+
+
+@triton.jit
+def sums_near(before, lowest, logs, static: tl.constexpr):
+    """Sums of the gates from the start of a block of ``1 << lowest`` tokens up to each token, half of ``WEAKEST`` less.
+
+    They are between that and its opposite: queries and keys are multiplied with no larger factor than is needed.
+
+    Args:
+      before: those from the start of the chunk.
+    """
+    near = before
+    if lowest < static.chunk.bit_length() - 1:
+        near = summed(gates_near(lowest, static, False), logs, static)
+    return near - WEAKEST / 2
+
+
+@triton.jit
+def gates_near(lowest, static: tl.constexpr, BY_GATES: tl.constexpr):
+    """The gates of ``sums_near``, as ``tokens_before``."""
+    token, gate = indices(static, BY_GATES)
+    return (token >> lowest == gate >> lowest) & (gate <= token)
+
+
+@triton.jit
+def pairs_near(lowest, static: tl.constexpr):
+    """The pairs of a token, by rows, and an earlier one of its block of ``1 << lowest``."""
+    row = tl.arange(0, static.chunk)[:, None]
+    col = tl.arange(0, static.chunk)[None, :]
+    return (row >> lowest == col >> lowest) & (row > col)
+
+
+@triton.jit
+def decayed(x, logs):
+    """Rows of a chunk times their decays, in their dtype."""
+    return (x * tl.exp2(logs)).to(x.dtype)

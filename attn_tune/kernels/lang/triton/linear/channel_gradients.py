@@ -28,9 +28,13 @@ import triton.language as tl
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.decays import RESET
 from attn_tune.kernels.lang.triton.chunks.levels import (
+    decayed,
     load_logs,
+    lowest_level,
     pairs_across,
+    pairs_near,
     summed,
+    sums_near,
     tokens_before,
     tokens_within,
 )
@@ -199,7 +203,8 @@ def member_gradients(arrays, slot, start, end, head, rows, columns: tl.constexpr
 
     q_tile, k_tile = load_channels(q, k, start, end, head, rows, static)
     logs, _total = load_logs(g, start, end, head, rows, static)
-    of_q *= tl.exp2(summed(tokens_before(static), logs, static)) * static.scale
+    before = summed(tokens_before(static), logs, static)
+    of_q *= tl.exp2(before) * static.scale
     of_k *= tl.exp2(summed(tokens_within(static.levels, static), logs, static))
     to_end = k_tile.to(tl.float32) * of_k
     of_logs = q_tile.to(tl.float32) * of_q - to_end
@@ -212,12 +217,23 @@ def member_gradients(arrays, slot, start, end, head, rows, columns: tl.constexpr
     own = tl.sum(tl.where(row == col, pairs, 0.0).to(tl.float32), 1)[:, None]
     of_q += own * k_tile.to(tl.float32)
     of_k += own * q_tile.to(tl.float32)
-    for level in tl.range(0, static.levels, num_stages=1):
-        decayed, decay = decayed_halves(q_tile, k_tile, logs, level, static)
+    lowest = lowest_level(logs, k_tile.dtype, static)
+    if lowest > 0:
+        near = sums_near(before, lowest, logs, static)
+        later, earlier = decayed(q_tile, near), decayed(k_tile, -near)
+        is_early = pairs_near(lowest, static)
+        is_late = (row >> lowest == col >> lowest) & (row < col)
+        found = tl.dot(tl.where(is_early, pairs, 0.0).to(pairs.dtype), earlier)
+        of_earlier = tl.dot(tl.where(is_late, pairs, 0.0).to(pairs.dtype), later)
+        of_logs += later.to(tl.float32) * found - earlier.to(tl.float32) * of_earlier
+        of_q += found * tl.exp2(near)
+        of_k += of_earlier * tl.exp2(-near)
+    for level in tl.range(lowest, static.levels, num_stages=1):
+        halves, decay = decayed_halves(q_tile, k_tile, logs, level, static)
         across = tl.where(pairs_across(level, static), pairs, 0.0).to(pairs.dtype)
-        found = tl.dot(across, decayed, input_precision=precision)
+        found = tl.dot(across, halves, input_precision=precision)
         is_second = (row >> level) % 2 == 1
-        share = found * decayed.to(tl.float32)
+        share = found * halves.to(tl.float32)
         of_logs += tl.where(is_second, share, -share)
         found *= decay
         of_q += tl.where(is_second, found, 0.0)

@@ -4,8 +4,9 @@ With ``G[i]`` the sum of the gates up to token ``i``, channel by channel, the pr
 
     P[i, j] = sum over channels of q[i] k[j] exp(G[i] - G[j])       for j <= i
 
-Each pair of tokens is met at one level of halving (``chunks/levels.py``). There a first half gives keys and a second
-one queries, decayed from the border between them: one array for both, and one product of it with itself.
+Of a block with weak gates they are one product (``chunks/levels.py``). Any other pair of tokens is met at one level of
+halving. There a first half gives keys and a second one queries, decayed from the border between them: one array for
+both, and one product of it with itself.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
@@ -22,9 +23,13 @@ import triton.language as tl
 
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.levels import (
+    decayed,
     load_logs,
+    lowest_level,
     pairs_at,
+    pairs_near,
     summed,
+    sums_near,
     tokens_before,
     tokens_within,
 )
@@ -85,14 +90,20 @@ def prepare_kernel(
             logs, total = load_logs(g, start, end, head, rows, static)
             own = tl.sum(q_tile.to(tl.float32) * k_tile.to(tl.float32), 1)
             products += tl.where(row == col, own[:, None], 0.0)
-            # No constants: the compiler would keep the matrices of all levels in registers.
-            for level in tl.range(0, static.levels, num_stages=1):
-                decayed, _ = decayed_halves(q_tile, k_tile, logs, level, static)
-                pairs = tl.dot(decayed, tl.trans(decayed), input_precision=static.precision)
-                products += tl.where(pairs_at(level, static), pairs, 0.0)
-            q_decayed = q_tile.to(tl.float32) * tl.exp2(summed(tokens_before(static), logs, static))
-            k_decayed = k_tile.to(tl.float32) * tl.exp2(summed(tokens_within(static.levels, static), logs, static))
+            before = summed(tokens_before(static), logs, static)
+            q_decayed = q_tile.to(tl.float32) * tl.exp2(before)
             store_tokens(decayed_q, q_decayed, start, end, head, static.heads, static.width, rows, chunk)
+            lowest = lowest_level(logs, k_tile.dtype, static)
+            if lowest > 0:
+                near = sums_near(before, lowest, logs, static)
+                pairs = tl.dot(decayed(q_tile, near), tl.trans(decayed(k_tile, -near)))
+                products += tl.where(pairs_near(lowest, static), pairs, 0.0)
+            # No constants: the compiler would keep the matrices of all levels in registers.
+            for level in tl.range(lowest, static.levels, num_stages=1):
+                halves, _ = decayed_halves(q_tile, k_tile, logs, level, static)
+                pairs = tl.dot(halves, tl.trans(halves), input_precision=static.precision)
+                products += tl.where(pairs_at(level, static), pairs, 0.0)
+            k_decayed = k_tile.to(tl.float32) * tl.exp2(summed(tokens_within(static.levels, static), logs, static))
             store_tokens(decayed_k, k_decayed, start, end, head, static.heads, static.width, rows, chunk)
             tl.store(factors + place * static.width + rows, tl.exp2(total), mask=rows < static.width)
         offsets = place * (chunk * chunk) + row * chunk + col
