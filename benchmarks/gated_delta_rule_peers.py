@@ -129,6 +129,11 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"segments": 16},
     ),
     ("triton", "bwd"): ({"prepare_registers": 168},),
+    ("triton_hopper", "bwd"): (
+        {"prepare_registers": None},
+        {"prepare_registers": 128},
+        {"gradient_stages": 2},
+    ),
     ("triton_steps", "decode"): (
         {"block_v": 32, "num_warps": 4},
         {"block_v": 32, "num_warps": 2},
@@ -235,7 +240,8 @@ def _hopper_launches(problem: Problem, direction: str, config: Any, inputs: Any)
     from attn_tune.kernels.gated_delta_rule.triton_hopper.scan import scan
     from attn_tune.kernels.gated_delta_rule.triton_hopper.segments import segment_starts
 
-    del direction  # a forward only
+    if direction == "bwd":
+        return _hopper_backward_launches(problem, config, inputs)
     found: dict[str, Any] = {}
     chunks, static, plan = constants_of(problem, config, inputs)
     made = functools.partial(_made, found, "hopper ")
@@ -244,6 +250,22 @@ def _hopper_launches(problem: Problem, direction: str, config: Any, inputs: Any)
     if static.segments > 1:
         starts = made("segments", lambda o, p: segment_starts(o, p, static, plan), inputs, prepared)
     made("scan", lambda o, p, s: scan(o, p, s, static, plan), inputs, prepared, starts)
+    return found
+
+
+def _hopper_backward_launches(problem: Problem, config: Any, inputs: Any) -> dict[str, Any]:
+    """Each launch of the backward of ``triton_hopper``, likewise."""
+    from attn_tune.kernels.gated_delta_rule._triton.prepare import prepare
+    from attn_tune.kernels.gated_delta_rule.triton_hopper.backward import constants_of
+    from attn_tune.kernels.gated_delta_rule.triton_hopper.backward_walk import walk
+    from attn_tune.kernels.gated_delta_rule.triton_hopper.gradients import differentiate
+
+    found: dict[str, Any] = {}
+    chunks, static, plan, gradients = constants_of(problem, config, inputs)
+    made = functools.partial(_made, found, "hopper ")
+    prepared = made("prepare", lambda o: prepare(problem, chunks, o, 2, squares=True), inputs.operands)
+    kept, walked = made("walks", lambda x, p: walk(x, p, static, plan), inputs, prepared)
+    made("gradients", lambda *x: differentiate(*x, static, gradients), inputs, prepared, kept, walked)
     return found
 
 

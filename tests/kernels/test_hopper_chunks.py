@@ -2,9 +2,12 @@
 
 import dataclasses
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
+from attn_tune.kernels.lang.triton.limits import refuses_triton
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
@@ -55,11 +58,31 @@ def test_every_sample_of_16_bits_is_proven_with_wider_heads(op):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_short_sequences_and_the_backward_are_left_to_others(op):
-    lengths = ((1, "triton_steps"), (17, "triton"), (256, "triton"), (257, "triton_hopper"))
-    for length, way, name in (*((n, "fwd", name) for n, name in lengths), (8192, "bwd", "triton")):
+def test_short_sequences_are_left_to_others(op):
+    for length, name in ((1, "triton_steps"), (17, "triton"), (256, "triton"), (257, "triton_hopper")):
         p = problem(op, length=length, has_initial_state=True)
-        assert choose(op, way, p, device=H200).spec.name == name
+        assert choose(op, "fwd", p, device=H200).spec.name == name
+
+
+def test_a_backward_is_for_the_delta_rule_and_for_the_triton_that_proved_it(monkeypatch):
+    long, packed = {"length": 8192}, {"ragged": True, "batch": 2}
+    chosen = {
+        (op, str(more)): choose(op, "bwd", problem(op, **more), device=H200).spec.name
+        for op in OPS
+        for more in (long, {"length": 256}, packed)
+    }
+    assert {case for case, name in chosen.items() if name == "triton_hopper"} == {
+        ("gated_delta_rule", str(long)),
+        ("gated_delta_rule", str(packed)),
+    }
+    delta = get_kernel("gated_delta_rule/triton_hopper")
+    refuses_triton.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr("importlib.metadata.version", lambda name: "3.8.0")
+        reasons = [delta.unsupported(problem("gated_delta_rule"), way, H200) for way in ("fwd", "bwd")]
+    refuses_triton.cache_clear()
+    assert reasons[0] is None
+    assert "needs Triton 3.9 or later" in reasons[1]
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -92,6 +115,71 @@ def test_segments_have_a_chunk_and_groups_their_columns(op):
     assert "128, the columns of 2 groups" in search(op).infeasible(narrow, H200, dataclasses.replace(tuned, groups=2))
     reason = search(op).infeasible(few, H200, dataclasses.replace(tuned, num_stages=6))
     assert "bytes of shared memory; sm_90 has 232448" in reason
+
+
+def test_gradients_have_a_program_a_multiprocessor_and_no_more_than_chunks():
+    delta = get_kernel("gated_delta_rule/triton_hopper").searches["bwd"]
+    long, short = problem("gated_delta_rule"), problem("gated_delta_rule", heads=2, length=300)
+    tuned = delta.heuristic(long, H200)
+    assert tuned.gradient_programs == 132
+    assert (
+        delta.adapt(long, short, H200, tuned).gradient_programs == delta.heuristic(short, H200).gradient_programs == 10
+    )
+    assert "133 programs want" in delta.infeasible(long, H200, dataclasses.replace(tuned, gradient_programs=133))
+    most = dataclasses.replace(tuned, num_stages=3)
+    assert "bytes of shared memory; sm_90 has 232448" in delta.infeasible(long, H200, most)
+    assert all(delta.infeasible(long, H200, config) is None for config in delta.candidates[""](long, H200))
+
+
+@pytest.mark.parametrize("starts", [None, (0, 0, 1, 64, 200, 200, 329), (5, 70, 133, 133, 300)])
+def test_every_token_has_one_place(starts):
+    triton = pytest.importorskip("triton")  # places are made beside a launch
+    del triton
+    from attn_tune.kernels.gated_delta_rule.triton_hopper.gradients import places_of
+    from attn_tune.kernels.lang.triton.chunks.config import Chunks
+    from attn_tune.kernels.lang.triton.chunks.static import static_of
+
+    ragged = {} if starts is None else {"ragged": True, "batch": len(starts) - 1}
+    p = problem("gated_delta_rule", heads=2, **({"length": 333, "batch": 3} | ragged))
+    static = static_of(p, Chunks(chunk=64, prepare_warps=4), 64)
+    found = np.asarray(places_of(None if starts is None else jnp.asarray(starts), static))
+    assert found.shape == (static.slots, 4)
+    edges = [0, 333, 666, 999] if starts is None else [0, *starts, 333]
+    owner = np.full(edges[-1], -2)
+    for place, (sequence, start, end, begin) in enumerate(found):
+        if start >= end:
+            continue
+        assert (start - begin) % 64 == 0
+        tokens = owner[start : min(start + 64, end)]
+        assert (tokens == -2).all()
+        tokens[:] = sequence
+        if starts is not None and sequence >= 0:
+            # Where launches before this one look for it.
+            assert place == begin // 64 + sequence + 1 + (start - begin) // 64
+    count = len(edges) - 1
+    sequences = range(count) if starts is None else [-1, *range(count - 2), -1]
+    wanted = np.concatenate([np.full(edges[i + 1] - edges[i], s) for i, s in enumerate(sequences)])
+    np.testing.assert_array_equal(owner, wanted)
+
+
+@pytest.mark.slow
+def test_builds_of_the_backward_hold_their_slots():
+    delta = get_kernel("gated_delta_rule/triton_hopper").searches["bwd"]
+    p = problem("gated_delta_rule", heads=8, has_final_state=False)
+    config = delta.heuristic(p, H200)
+    _, walks, gradients = launches(get_op("gated_delta_rule"), p, delta, config, direction="bwd")
+    assert (walks.name, gradients.name) == ("walks_kernel", "gradients_kernel")
+    assert walks.spill_bytes == 0
+    # More no longer fit what shared memory leaves of the first cache.
+    assert gradients.spill_bytes <= 160
+    for build in (walks, gradients):
+        assert "cp.async.bulk.tensor" in build.ptx
+        assert "cp.async.cg" not in build.ptx
+    # What the config is refused for is what the larger build takes.
+    most = max(walks.shared_bytes, gradients.shared_bytes)
+    assert delta.infeasible(p, dataclasses.replace(H200, shared_bytes=most - 1), config) is not None
+    reason = delta.infeasible(p, dataclasses.replace(H200, shared_bytes=1), config)
+    assert most > int(reason.split(" bytes")[0].rpartition(" ")[2]) - 3000
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from attn_tune.kernels.knobs import Knobs
+from attn_tune.kernels.knobs import Knobs, Range
 from attn_tune.kernels.lang.gluon.chunks.knobs import Groups, Stages
 from attn_tune.kernels.lang.triton.chunks.config import SEGMENTS, PrepareRegisters, PrepareWarps
 
@@ -19,3 +19,18 @@ class Config(Knobs):
     groups: Groups
     num_stages: Stages
     segments: Annotated[int, SEGMENTS] = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackwardConfig(Knobs):
+    """Chunks of 64 tokens are prepared, walked forwards and backwards at one time, and then differentiated."""
+
+    prepare_warps: PrepareWarps = 4
+    prepare_registers: PrepareRegisters = None
+    num_stages: Stages
+    gradient_stages: Annotated[
+        int, Range(1, 4, tried=(2, 3), doc="times 32 columns of a chunk and head in shared memory, to differentiate it")
+    ]
+    gradient_programs: Annotated[
+        int, Range(1, 2**16, doc="programs that share the chunks of all heads to differentiate; one a multiprocessor")
+    ]

@@ -5,8 +5,8 @@ import functools
 import itertools
 from collections.abc import Iterator
 
-from attn_tune.kernels.gated_delta_rule.triton_hopper.config import Config
-from attn_tune.kernels.gated_delta_rule.triton_hopper.limits import infeasible
+from attn_tune.kernels.gated_delta_rule.triton_hopper.config import BackwardConfig, Config
+from attn_tune.kernels.gated_delta_rule.triton_hopper.limits import infeasible, infeasible_backward
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.gluon.chunks import CHUNK
 from attn_tune.kernels.lang.gluon.chunks.space import adapt, groups_of, most_segments, place, programs, units_of
@@ -14,7 +14,7 @@ from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.ops.gated_delta_rule.problem import Problem
 from attn_tune.schema.device import Device
 
-__all__ = ["adapt", "candidates", "heuristic", "place"]
+__all__ = ["adapt", "adapt_backward", "backward_candidates", "backward_heuristic", "candidates", "heuristic", "place"]
 
 # Microseconds of a chunk of a walk; segments are walked twice, and two more launches take so many, and so many for each
 # segment (H200: 2/8 heads, 32768 tokens, by 1, 2, 4 and 8 segments).
@@ -62,3 +62,51 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
         is_useful = segments * 4 <= most_segments(problem) and walks * segments <= 4 * units_of(device)
         if segments == 1 or is_useful:
             yield dataclasses.replace(start, groups=groups, num_stages=stages, segments=segments)
+
+
+def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
+    """The backward's untuned config: all the stages that fit, and a program of gradients a multiprocessor."""
+    programs = min(units_of(device), _chunks(problem) * problem.num_key_heads)
+    # 10 % off that launch on an H200 (16/32 heads, 8192 tokens).
+    most = 168 if problem.head_dim > 64 else None
+    choices = ((2, 3), (2, 2), (1, 1))
+    return first_feasible(
+        (
+            BackwardConfig(
+                prepare_registers=most, num_stages=walk, gradient_stages=gradients, gradient_programs=programs
+            )
+            for walk, gradients in choices
+        ),
+        functools.partial(infeasible_backward, problem, device),
+    )
+
+
+def backward_candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
+    """Each launch by itself with the others as in the untuned config."""
+    return nearest_feasible(
+        backward_heuristic(problem, device),
+        _backwards(problem, device),
+        functools.partial(infeasible_backward, problem, device),
+        doubling=("prepare_warps", "num_stages", "gradient_stages"),
+    )
+
+
+def adapt_backward(tuned: Problem, problem: Problem, device: Device, config: BackwardConfig) -> BackwardConfig:
+    """The config of another number of tokens, sequences or heads: as many programs as its untuned config has."""
+    del tuned
+    return dataclasses.replace(config, gradient_programs=backward_heuristic(problem, device).gradient_programs)
+
+
+def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
+    start = backward_heuristic(problem, device)
+    names = ("prepare_warps", "num_stages", "gradient_stages")
+    warps, walks, gradients = (tried(BackwardConfig, name) for name in names)
+    for count, most in itertools.product(warps, (None, *tried(BackwardConfig, "prepare_registers"))):
+        yield dataclasses.replace(start, prepare_warps=count, prepare_registers=most)
+    for walk, stages in itertools.product((1, *walks), gradients):
+        yield dataclasses.replace(start, num_stages=walk, gradient_stages=stages)
+
+
+def _chunks(problem: Problem) -> int:
+    """The chunks of all sequences."""
+    return sum(-(-length // CHUNK) for length in problem.lengths)

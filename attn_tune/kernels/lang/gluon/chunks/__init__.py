@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 # Tokens of a chunk, and columns of a state that a group of four warps holds: the rows of a Hopper matrix instruction.
 CHUNK, COLUMNS, WARPS = 64, 64, 4
+# Columns of the values and states of a chunk that are differentiated at a time.
+PART = 32
 # Numbers of each token of a chunk that come with it, and their bytes.
 NUMBERS = 4
 NUMBERS_BYTES = 4 * NUMBERS * CHUNK

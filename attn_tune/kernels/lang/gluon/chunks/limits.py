@@ -7,16 +7,17 @@ from attn_tune.kernels.lang.triton.limits import refuses_device, refuses_triton,
 from attn_tune.schema.device import Device
 
 _HOPPER = 90
-# Each program has up to 896 bytes for its descriptors, whose places are 32-bit numbers before Triton 3.8.
-_MOST_PROGRAMS = 2**31 // 1024
+# Each program has up to 1152 bytes for its descriptors, whose places are 32-bit numbers before Triton 3.8.
+_MOST_PROGRAMS = 2**31 // 1152
 # Gluon, the part of Triton that this is written in, has no descriptors made by programs in earlier versions.
 _OLDEST_TRITON = (3, 6)
+# The backward compiles with those too, and was proven on GPUs with this one.
+_OLDEST_BACKWARD = (3, 9)
 
 
 def unsupported(problem: Recurrent, direction: str, device: Device) -> str | None:
     """The reason that these kernels cannot do the problem on this device, or None."""
-    del direction  # a forward only
-    p = problem
+    p, is_forward = problem, direction == "fwd"
     if reason := refuses_device(device):
         return reason
     if device.compute_capability != _HOPPER:
@@ -27,13 +28,19 @@ def unsupported(problem: Recurrent, direction: str, device: Device) -> str | Non
         f"v={p.v_head_dim} is no multiple of {COLUMNS}, the columns of a group of warps": p.v_head_dim % COLUMNS > 0,
     }
     found = next((reason for reason, wanted in asked.items() if wanted), None)
-    return found or too_many_programs(p, 1, 1) or refuses_triton(_OLDEST_TRITON)
+    # A backward walks in both directions, and has programs for tokens of no sequence.
+    both = 2 * programs(p, 1) + 2 * p.num_value_heads * (p.v_head_dim // COLUMNS)
+    found = found or _no_room(p, programs(p, 1) if is_forward else both)
+    return found or refuses_triton(_OLDEST_TRITON if is_forward else _OLDEST_BACKWARD)
 
 
 def too_many_programs(problem: Recurrent, groups: int, segments: int) -> str | None:
     """The reason that there is no room for the descriptors of so many programs, or None."""
     # With segments also those that walk the identity's columns.
-    count = programs(problem, groups) * segments * (1 if segments == 1 else 2)
+    return _no_room(problem, programs(problem, groups) * segments * (1 if segments == 1 else 2))
+
+
+def _no_room(problem: Recurrent, count: int) -> str | None:
     if count > _MOST_PROGRAMS:
         return f"b={problem.batch} makes {count} programs; there is room for the descriptors of {_MOST_PROGRAMS}"
     return None

@@ -19,10 +19,9 @@ _TWO_GROUPS = 1.5
 def place(problem: Recurrent, direction: str, device: Device) -> int:
     """The place in the untuned order: first but for short sequences, and for packed ones that want segments.
 
-    Of those ``triton`` has segments that were proven on GPUs; here sweeps prove them.
+    Of those ``triton`` has segments that were proven on GPUs; here sweeps prove them. A backward has none.
     """
-    del direction  # a forward only
-    wants_segments = problem.ragged and 2 * programs(problem, 1) <= units_of(device)
+    wants_segments = direction == "fwd" and problem.ragged and 2 * programs(problem, 1) <= units_of(device)
     is_short = sum(problem.lengths) <= _FEW * len(problem.lengths)
     return _LAST if is_short or wants_segments else _FIRST
 
