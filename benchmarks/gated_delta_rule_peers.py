@@ -69,6 +69,8 @@ def _points() -> list[tuple[str, Problem, str]]:
         found.append((f"decode H32 {batch}x1", problem, "fwd"))
     for length in (32768, 8192):
         found.append((f"bwd 16/32 1x{length}", _problem((16, 32), 1, length), "bwd"))
+        alone = _problem((16, 32), 1, length, has_final_state=False)
+        found.append((f"bwd 16/32 1x{length}, no states", alone, "bwd"))
     return found
 
 
