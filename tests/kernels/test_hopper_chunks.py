@@ -125,7 +125,10 @@ def test_gradients_have_a_program_a_multiprocessor_and_no_more_than_chunks():
     assert (
         delta.adapt(long, short, H200, tuned).gradient_programs == delta.heuristic(short, H200).gradient_programs == 10
     )
-    assert "133 programs want" in delta.infeasible(long, H200, dataclasses.replace(tuned, gradient_programs=133))
+    # They wait for no other, so that a device of fewer multiprocessors takes them in turns.
+    assert delta.infeasible(long, dataclasses.replace(H200, units=78), tuned) is None
+    nothing = problem("gated_delta_rule", heads=2, length=3, ragged=True, batch=1, at_edges=True)
+    assert delta.heuristic(nothing, H200).gradient_programs >= 1
     most = dataclasses.replace(tuned, num_stages=3)
     assert "bytes of shared memory; sm_90 has 232448" in delta.infeasible(long, H200, most)
     assert all(delta.infeasible(long, H200, config) is None for config in delta.candidates[""](long, H200))

@@ -217,9 +217,15 @@ def walk_backwards(
         _store_state(after, chunk, walk, descriptors, buffers, static)
         to_end = by_token(TO_END, stage, buffers, plan, layouts)
         known = warpgroup_mma_wait(1, deps=[known])
-        right = gl.convert_layout((known * to_end).to(dtype), layouts.operand)
-        y = warpgroup_mma(right, buffers.solved.index(2 * stage + 1), nothing, use_acc=False, is_async=True)
-        y = warpgroup_mma(right, buffers.solved.index(2 * stage), y, is_async=True)
+        # In two parts: where keys are alike, the inverse takes differences of large numbers.
+        right = known * to_end
+        high = right.to(dtype)
+        low = gl.convert_layout(_rest_of(right, high), layouts.operand)
+        high = gl.convert_layout(high, layouts.operand)
+        inverse = buffers.solved.index(2 * stage)
+        y = warpgroup_mma(high, buffers.solved.index(2 * stage + 1), nothing, use_acc=False, is_async=True)
+        y = warpgroup_mma(low, inverse, y, is_async=True)
+        y = warpgroup_mma(high, inverse, y, is_async=True)
         direct = dout.permute((1, 0)).load(layouts.tokens).to(gl.float32)
         direct = direct * (by_token(FROM_START, stage, buffers, plan, layouts) * static.scale)
         direct = gl.convert_layout(direct.to(dtype), layouts.update)

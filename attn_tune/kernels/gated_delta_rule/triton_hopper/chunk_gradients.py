@@ -146,7 +146,8 @@ def _add_head(
     q = buffers.q.index(GROUP)
     k = buffers.k.index(GROUP)
     if (member == 0) & (start + _CHUNK > end):
-        # What lies behind the sequence may be infinite, and is multiplied by zeros.
+        # What lies behind the sequence may be infinite, and is multiplied by zeros. The group of pairs may be reading:
+        # other rows stay what they are, and these it masks.
         clear_from(end - start, q)
         clear_from(end - start, k)
         fence_async_shared()

@@ -3,7 +3,6 @@
 from attn_tune.kernels.gated_delta_rule.triton_hopper.config import BackwardConfig, Config
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, NUMBERS_BYTES, PART, SET_ASIDE
 from attn_tune.kernels.lang.gluon.chunks.limits import too_many_columns, too_many_programs, too_many_slots
-from attn_tune.kernels.lang.gluon.chunks.space import units_of
 from attn_tune.ops.gated_delta_rule.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -25,8 +24,6 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
 
 def infeasible_backward(problem: Problem, device: Device, config: BackwardConfig) -> str | None:
     """The reason that a backward's config cannot run on the device, or None. Never refuses what compiles and fits."""
-    if config.gradient_programs > (units := units_of(device)):
-        return f"its {config.gradient_programs} programs want a multiprocessor each; {device} has {units}"
     h, square = problem.head_dim, 2 * CHUNK * CHUNK
     # Keys and queries, the inverse in two parts, mixed products, and values; then a state and two tiles on their way.
     walked = config.num_stages * (4 * CHUNK * h + 4 * square + NUMBERS_BYTES) + 2 * CHUNK * h + 2 * square

@@ -66,7 +66,7 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
 
 def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     """The backward's untuned config: all the stages that fit, and a program of gradients a multiprocessor."""
-    programs = min(units_of(device), _chunks(problem) * problem.num_key_heads)
+    programs = max(1, min(units_of(device), _chunks(problem) * problem.num_key_heads))
     # 10 % off that launch on an H200 (16/32 heads, 8192 tokens).
     most = 168 if problem.head_dim > 64 else None
     choices = ((2, 3), (2, 2), (1, 1))
