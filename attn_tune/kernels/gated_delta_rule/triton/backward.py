@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from attn_tune.kernels.gated_delta_rule._triton.prepare import prepare
+from attn_tune.kernels.gated_delta_rule._triton.walked import named
 from attn_tune.kernels.gated_delta_rule.triton.backward_scan import walk
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.gradients import differentiate
@@ -27,12 +28,4 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
     prepared = prepare(problem, config, o, parts_of(static), carries=True)
     kept, walked = walk(inputs, prepared, config, static)
     static = static_of(problem, config, config.gradient_block_v)
-    dq, dk, dg, dbeta = differentiate(inputs, kept, walked, prepared.decays, config, static)
-    found = {"dq": dq, "dk": dk, "dv": walked.dv}
-    if o.g is not None:
-        found["dg"] = dg
-    if o.beta is not None:
-        found["dbeta"] = dbeta
-    if o.initial_state is not None:
-        found["dinitial_state"] = walked.dinitial_state
-    return found
+    return named(o, walked, differentiate(inputs, kept, walked, prepared.decays, config, static))

@@ -17,14 +17,13 @@ products as rounded as they are kept: what is differentiated is then what was co
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportAssignmentType=false
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import triton
 import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule._triton.prepare import Prepared
+from attn_tune.kernels.gated_delta_rule._triton.walked import Kept, Walked
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.scan import (
     chunk_decay,
@@ -43,37 +42,6 @@ from attn_tune.kernels.lang.triton.chunks.static import (
 )
 from attn_tune.kernels.lang.triton.chunks.wide import solve, split, times_rounded
 from attn_tune.ops.gated_delta_rule.operands import BackwardInputs
-
-
-class Kept(NamedTuple):
-    """Arrays that the walk forwards leaves.
-
-    Attributes:
-      states: the state before each chunk ``[slots, N, H, V]``, in the working dtype.
-      updates: the update of each token ``[R, T, N, V]``, likewise.
-      rests: what of the updates that dtype does not hold, likewise; one element if it is float32.
-    """
-
-    states: jax.Array
-    updates: jax.Array
-    rests: jax.Array
-
-
-class Walked(NamedTuple):
-    """Arrays that the walk backwards leaves.
-
-    Attributes:
-      state_gradients: the gradient of the state after each chunk, like ``states``.
-      update_gradients: the gradients of the right sides of the triangular systems ``[R, T, N, V]``, in the working
-        dtype.
-      dv: the gradient of the values.
-      dinitial_state: the gradient of the initial states.
-    """
-
-    state_gradients: jax.Array
-    update_gradients: jax.Array
-    dv: jax.Array
-    dinitial_state: jax.Array
 
 
 def walk(inputs: BackwardInputs, prepared: Prepared, config: BackwardConfig, static: Static) -> tuple[Kept, Walked]:

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
-from attn_tune.kernels.gated_delta_rule.triton.backward_scan import Kept, Walked
+from attn_tune.kernels.gated_delta_rule._triton.walked import Kept, Walked
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.pairs import Pairs, load_keys, load_values, pair, store_numbers
 from attn_tune.kernels.lang.triton.call import triton_call

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from attn_tune.kernels.gated_delta_rule._triton.prepare import log_gates
-from attn_tune.kernels.gated_delta_rule.triton.backward_scan import Kept, Walked
+from attn_tune.kernels.gated_delta_rule._triton.walked import Kept, Walked
 from attn_tune.kernels.gated_delta_rule.triton.config import BackwardConfig
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.decays import decays_between

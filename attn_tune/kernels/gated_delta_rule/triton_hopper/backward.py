@@ -3,6 +3,7 @@
 import jax
 
 from attn_tune.kernels.gated_delta_rule._triton.prepare import prepare
+from attn_tune.kernels.gated_delta_rule._triton.walked import named
 from attn_tune.kernels.gated_delta_rule.triton_hopper.backward_walk import walk
 from attn_tune.kernels.gated_delta_rule.triton_hopper.config import BackwardConfig
 from attn_tune.kernels.gated_delta_rule.triton_hopper.gradients import GradientPlan, differentiate
@@ -20,15 +21,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
     chunks, static, plan, gradient_plan = constants_of(problem, config, inputs)
     prepared = prepare(problem, chunks, o, parts_of(static), squares=True)
     kept, walked = walk(inputs, prepared, static, plan)
-    dq, dk, dg, dbeta = differentiate(inputs, prepared, kept, walked, static, gradient_plan)
-    found = {"dq": dq, "dk": dk, "dv": walked.dv}
-    if o.g is not None:
-        found["dg"] = dg
-    if o.beta is not None:
-        found["dbeta"] = dbeta
-    if o.initial_state is not None:
-        found["dinitial_state"] = walked.dinitial_state
-    return found
+    return named(o, walked, differentiate(inputs, prepared, kept, walked, static, gradient_plan))
 
 
 def constants_of(

@@ -4,8 +4,6 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
 # pyright: reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from triton.experimental import gluon
@@ -13,6 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from attn_tune.kernels.gated_delta_rule._triton.prepare import Prepared
+from attn_tune.kernels.gated_delta_rule._triton.walked import Kept, Walked
 from attn_tune.kernels.gated_delta_rule.triton_hopper.backward_steps import (
     copy_chunks,
     new_buffers,
@@ -35,39 +34,10 @@ _NUMBERS = gl.constexpr(NUMBERS)
 _COPYING = gl.constexpr(24)
 
 
-class Kept(NamedTuple):
-    """Arrays that the walk forwards leaves.
-
-    Attributes:
-      states: the state before each chunk, turned, ``[slots, N, V, H]``, in the working dtype.
-      updates: the update of each token ``[R, T, N, V]``, likewise.
-      rests: what of the updates that dtype does not hold, likewise.
-    """
-
-    states: jax.Array
-    updates: jax.Array
-    rests: jax.Array
-
-
-class Walked(NamedTuple):
-    """Arrays that the walk backwards leaves.
-
-    Attributes:
-      state_gradients: the gradient of the state after each chunk, like ``states``.
-      update_gradients: the gradients of the right sides of the triangular systems ``[R, T, N, V]``, in the working
-        dtype.
-      dv: the gradient of the values.
-      dinitial_state: the gradient of the initial states ``[B, N, H, V]``, in float32.
-    """
-
-    state_gradients: jax.Array
-    update_gradients: jax.Array
-    dv: jax.Array
-    dinitial_state: jax.Array
-
-
 def walk(inputs: BackwardInputs, prepared: Prepared, static: Static, plan: Plan) -> tuple[Kept, Walked]:
     """Walks all chunks forwards and backwards at one time: neither walk fills a device, or needs the other.
+
+    States and their gradients are stored turned, ``[slots, N, V, H]``.
 
     Args:
       prepared: whole squares, and inverses of two parts; no carriers.

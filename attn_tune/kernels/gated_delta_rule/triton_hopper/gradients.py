@@ -20,7 +20,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from attn_tune.kernels.gated_delta_rule._triton.prepare import Prepared
-from attn_tune.kernels.gated_delta_rule.triton_hopper.backward_walk import Kept, Walked
+from attn_tune.kernels.gated_delta_rule._triton.walked import Kept, Walked
 from attn_tune.kernels.gated_delta_rule.triton_hopper.chunk_gradients import differentiate_chunks
 from attn_tune.kernels.gated_delta_rule.triton_hopper.chunk_pairs import pair_chunks
 from attn_tune.kernels.gated_delta_rule.triton_hopper.chunk_parts import copy_parts, layouts_of, new_buffers

@@ -66,14 +66,16 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
 
 def backward_heuristic(problem: Problem, device: Device) -> BackwardConfig:
     """The backward's untuned config: all the stages that fit, and a program of gradients a multiprocessor."""
-    programs = max(1, min(units_of(device), _chunks(problem) * problem.num_key_heads))
-    # 10 % off that launch on an H200 (16/32 heads, 8192 tokens).
+    # Registers of the launch that prepares chunks: 10 % off it on an H200 (16/32 heads, 8192 tokens).
     most = 168 if problem.head_dim > 64 else None
     choices = ((2, 3), (2, 2), (1, 1))
     return first_feasible(
         (
             BackwardConfig(
-                prepare_registers=most, num_stages=walk, gradient_stages=gradients, gradient_programs=programs
+                prepare_registers=most,
+                num_stages=walk,
+                gradient_stages=gradients,
+                gradient_programs=_programs(problem, device),
             )
             for walk, gradients in choices
         ),
@@ -92,9 +94,9 @@ def backward_candidates(problem: Problem, device: Device) -> tuple[BackwardConfi
 
 
 def adapt_backward(tuned: Problem, problem: Problem, device: Device, config: BackwardConfig) -> BackwardConfig:
-    """The config of another number of tokens, sequences or heads: as many programs as its untuned config has."""
+    """The config of another number of tokens, sequences or heads: with the programs that are untuned there."""
     del tuned
-    return dataclasses.replace(config, gradient_programs=backward_heuristic(problem, device).gradient_programs)
+    return dataclasses.replace(config, gradient_programs=_programs(problem, device))
 
 
 def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
@@ -107,6 +109,7 @@ def _backwards(problem: Problem, device: Device) -> Iterator[BackwardConfig]:
         yield dataclasses.replace(start, num_stages=walk, gradient_stages=stages)
 
 
-def _chunks(problem: Problem) -> int:
-    """The chunks of all sequences."""
-    return sum(-(-length // CHUNK) for length in problem.lengths)
+def _programs(problem: Problem, device: Device) -> int:
+    """A program a multiprocessor, and no more than there are chunks to differentiate."""
+    chunks = sum(-(-length // CHUNK) for length in problem.lengths)
+    return max(1, min(units_of(device), chunks * problem.num_key_heads))
