@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from attn_tune.kernels.gated_delta_rule.triton_hopper.chunk_parts import place_at
+from attn_tune.kernels.gated_delta_rule.triton_hopper.chunk_parts import is_given_at, place_at
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, PART, WARPS
 from attn_tune.kernels.lang.gluon.chunks.states import BY_ROWS, clear_from
 from attn_tune.kernels.lang.gluon.names import start_store, synchronize
@@ -139,7 +139,7 @@ def _add_head(
     after = gl.load(numbers + 3 * _CHUNK + token)
     of_chunk = gl.load(numbers + 3 * _CHUNK - 1)
     of_q, of_rows, of_cols, carried, dotted, step = _add_parts(
-        GROUP, place, head, step, arrays, buffers, static, plan, layouts
+        GROUP, place, step, arrays, buffers, static, plan, layouts
     )
 
     mbarrier.wait(buffers.keys_full.index(0), turn & 1)
@@ -199,7 +199,6 @@ def _add_head(
 def _add_parts(
     GROUP: gl.constexpr,
     place,
-    head,
     step,
     arrays,
     buffers,
@@ -212,7 +211,6 @@ def _add_parts(
     And of half of the tokens the products of values with their gradients.
     """
     _, initial_state, dstate, _, _, _, _, _ = arrays
-    _, start, end, begin, sequence = place
     HALF: gl.constexpr = static.width // 2
     TILES: gl.constexpr = static.v_width // _PART
     STAGES: gl.constexpr = plan.stages
@@ -221,7 +219,7 @@ def _add_parts(
     of_cols = gl.full([_CHUNK, HALF], 0.0, gl.float32, layouts.half)
     carried = gl.full([_ROWS, HALF], 0.0, gl.float32, BY_ROWS)
     dotted = gl.full([_TOKENS], 0.0, gl.float32, gl.SliceLayout(1, _BY_PARTS))
-    for tile in range(TILES):
+    for _tile in range(TILES):
         stage = step % STAGES
         mbarrier.wait(buffers.full.index(stage), step // STAGES & 1)
         state = buffers.states.index(stage * 2 + GROUP)
@@ -235,16 +233,9 @@ def _add_parts(
         if u.dtype == gl.float16:
             # Less is allowed of it.
             of_cols = warpgroup_mma(buffers.rests.index(stage), later, of_cols, is_async=True)
-        is_start = start == begin
-        is_end = start + _CHUNK >= end
         for i in gl.static_range(_PART // _ROWS):
             before = state.slice(i * _ROWS, _ROWS).load(BY_ROWS).to(gl.float32)
             after = later.slice(i * _ROWS, _ROWS).load(BY_ROWS).to(gl.float32)
-            # The product is a sum over a whole state, where the roundings of a short sequence are more than is allowed.
-            if initial_state is not None and is_start:
-                before = _given(GROUP, initial_state, sequence, head, tile * _PART + i * _ROWS, static)
-            if dstate is not None and is_end:
-                after = _given(GROUP, dstate, sequence, head, tile * _PART + i * _ROWS, static)
             carried += before * after
         values = buffers.v.index(stage).slice(GROUP * _TOKENS, _TOKENS).load(_BY_PARTS).to(gl.float32)
         dotted += gl.sum(y.slice(GROUP * _TOKENS, _TOKENS).load(_BY_PARTS).to(gl.float32) * values, 1)
@@ -252,14 +243,6 @@ def _add_parts(
         synchronize()
         mbarrier.arrive(buffers.empty.index(stage))
         step += 1
-    return of_q, of_rows, of_cols, gl.sum(gl.sum(carried, 1), 0), dotted, step
-
-
-@gluon.jit
-def _given(GROUP: gl.constexpr, states, sequence, head, first, static: gl.constexpr):
-    """A group's channels of some columns of a state as it was given, turned."""
-    HALF: gl.constexpr = static.width // 2
-    column = first + gl.arange(0, _ROWS, gl.SliceLayout(1, BY_ROWS))
-    channel = GROUP * HALF + gl.arange(0, HALF, gl.SliceLayout(0, BY_ROWS))
-    base = states + (sequence * static.heads + head).to(gl.int64) * (static.width * static.v_width)
-    return gl.load(base + channel[None, :] * static.v_width + column[:, None]).to(gl.float32)
+    # At an end of a sequence the group of pairs has them, of the state as it was given.
+    is_given = is_given_at(place, initial_state is not None, dstate is not None)
+    return of_q, of_rows, of_cols, gl.where(is_given, 0.0, gl.sum(gl.sum(carried, 1), 0)), dotted, step

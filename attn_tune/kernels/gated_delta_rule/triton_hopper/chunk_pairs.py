@@ -17,20 +17,23 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from attn_tune.kernels.gated_delta_rule.triton_hopper.chunk_parts import place_at
+from attn_tune.kernels.gated_delta_rule.triton_hopper.chunk_parts import is_given_at, place_at
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, PART
+from attn_tune.kernels.lang.gluon.chunks.states import BY_ROWS
 from attn_tune.kernels.lang.gluon.names import synchronize
 from attn_tune.kernels.lang.triton.chunks.decays import RESET
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
 
 _CHUNK = gl.constexpr(CHUNK)
 _PART = gl.constexpr(PART)
+# Columns of a state at a time, where it is read as it was given.
+_ROWS = gl.constexpr(16)
 # The base-2 logarithm of a reset, as far as decays are concerned: its exponential is exactly zero.
 _FORGETS = gl.constexpr(-160.0)
 
 
 @gluon.jit
-def pair_chunks(places, arrays, buffers, static: gl.constexpr, plan: gl.constexpr, layouts: gl.constexpr):
+def pair_chunks(places, arrays, states, buffers, static: gl.constexpr, plan: gl.constexpr, layouts: gl.constexpr):
     """Passes on the matrices of each chunk and value head, and stores the gradients of gates and strengths."""
     dg, dbeta = arrays[6], arrays[7]
     ITEMS: gl.constexpr = static.slots * static.key_heads
@@ -40,13 +43,14 @@ def pair_chunks(places, arrays, buffers, static: gl.constexpr, plan: gl.constexp
     heads = gl.program_id(0) * 0
     for item in range(gl.program_id(0), ITEMS, plan.programs):
         key_head = item % static.key_heads
-        sequence, start, end, _begin = place_at(places, item // static.key_heads)
+        slot = item // static.key_heads
+        sequence, start, end, begin = place_at(places, slot)
         if start < end:
             if sequence >= 0:
                 for member in range(static.group):
-                    place = (item // static.key_heads, start, end)
+                    place = (slot, start, end, begin, sequence)
                     head = key_head * static.group + member
-                    step = _pair_head(place, head, step, turn, heads, arrays, buffers, static, plan, layouts)
+                    step = _pair_head(place, head, step, turn, heads, arrays, states, buffers, static, plan, layouts)
                     heads += 1
                 mbarrier.arrive(buffers.keys_empty.index(0))
                 turn += 1
@@ -67,21 +71,23 @@ def _pair_head(
     turn,
     heads,
     arrays,
+    states,
     buffers,
     static: gl.constexpr,
     plan: gl.constexpr,
     layouts: gl.constexpr,
 ):
     """Passes on the matrices of one chunk and value head, and stores the gradients of its numbers; the next step."""
-    g, _, _, decays, _, _, dg, dbeta = arrays
-    slot, start, end = place
+    g, initial_state, dstate, decays, _, _, dg, dbeta = arrays
+    slot, start, end, _, _ = place
     dtype: gl.constexpr = buffers.k.dtype
     by_pairs: gl.constexpr = gl.SliceLayout(1, layouts.pairs)
     TILES: gl.constexpr = static.v_width // _PART
     STAGES: gl.constexpr = plan.stages
     row = gl.arange(0, _CHUNK, by_pairs)
     column = gl.arange(0, _CHUNK, gl.SliceLayout(0, layouts.pairs))
-    weight = gl.load(decays + (slot * static.heads + head).to(gl.int64) * (4 * _CHUNK) + row)
+    numbers = decays + (slot * static.heads + head).to(gl.int64) * (4 * _CHUNK)
+    weight = gl.load(numbers + row)
     tokens = (start + row).to(gl.int64) * static.heads + head
     gates = gl.full([_CHUNK], 0.0, gl.float32, by_pairs)
     if g is not None:
@@ -131,12 +137,42 @@ def _pair_head(
         logs += buffers.shares.index(2 * group).load(by_pairs)
         strength += buffers.shares.index(2 * group + 1).load(by_pairs)
     strength += buffers.shares.index(4).load(by_pairs)
+    if is_given_at(place, initial_state is not None, dstate is not None):
+        carried = _carried(place, head, initial_state, dstate, states, static) * gl.load(numbers + 3 * _CHUNK - 1)
+        logs += gl.where(row == _CHUNK - 1, carried, 0.0)
     # The gradient of a gate is the sum over its token and all later ones.
     later = gl.convert_layout(logs, gl.SliceLayout(0, layouts.pairs))[None, :]
     gate = gl.sum(gl.where(column[None, :] >= row[:, None], later, 0.0), 1)
     gl.store(dg + tokens, gl.where(gates < RESET, 0.0, gate), mask=start + row < end)
     gl.store(dbeta + tokens, strength, mask=start + row < end)
     return step
+
+
+@gluon.jit
+def _carried(place, head, initial_state, dstate, states, static: gl.constexpr):
+    """The sum over the products of a state before a chunk and its gradient after it, either as it was given.
+
+    It is a sum over a whole state, where the roundings of a short sequence would be more than is allowed.
+    """
+    slot, start, end, begin, sequence = place
+    H: gl.constexpr = static.width
+    V: gl.constexpr = static.v_width
+    row = gl.arange(0, _ROWS, gl.SliceLayout(1, BY_ROWS))[:, None]
+    channel = gl.arange(0, H, gl.SliceLayout(0, BY_ROWS))[None, :]
+    own = (slot * static.heads + head).to(gl.int64) * (H * V)
+    given = (sequence * static.heads + head).to(gl.int64) * (H * V)
+    total = gl.full([_ROWS, H], 0.0, gl.float32, BY_ROWS)
+    for first in range(0, V, _ROWS):
+        turned = (first + row) * H + channel
+        plain = channel * V + first + row
+        before = gl.load(states[0] + own + turned).to(gl.float32)
+        after = gl.load(states[1] + own + turned).to(gl.float32)
+        if initial_state is not None and start == begin:
+            before = gl.load(initial_state + given + plain).to(gl.float32)
+        if dstate is not None and start + _CHUNK >= end:
+            after = gl.load(dstate + given + plain).to(gl.float32)
+        total += before * after
+    return gl.sum(gl.sum(total, 1), 0)
 
 
 @gluon.jit

@@ -176,3 +176,10 @@ def place_at(places, slot):
     """The sequence of a place, its first token, the end of the sequence, and the beginning."""
     own = places + slot * 4
     return gl.load(own), gl.load(own + 1), gl.load(own + 2), gl.load(own + 3)
+
+
+@gluon.jit
+def is_given_at(place, HAS_FIRST: gl.constexpr, HAS_LAST: gl.constexpr):
+    """Whether a state around a chunk is one that was given, before its sequence or, as a gradient, behind it."""
+    _, start, end, begin, _ = place
+    return (HAS_FIRST & (start == begin)) | (HAS_LAST & (start + _CHUNK >= end))

@@ -160,7 +160,7 @@ def gradients_kernel(
         [
             (_differentiate_0, (places, arrays, stored, buffers, static, plan, layouts)),
             (_differentiate_1, (places, arrays, stored, buffers, static, plan, layouts)),
-            (pair_chunks, (places, arrays, buffers, static, plan, layouts)),
+            (pair_chunks, (places, arrays, (states, state_gradients), buffers, static, plan, layouts)),
             (copy_parts, (places, copied, buffers, static, plan)),
         ],
         [_WARPS, _WARPS, 1],
