@@ -11,8 +11,6 @@ _HOPPER = 90
 _MOST_PROGRAMS = 2**31 // 1152
 # Gluon, the part of Triton that this is written in, has no descriptors made by programs in earlier versions.
 _OLDEST_TRITON = (3, 6)
-# The backward compiles with those too, and was proven on GPUs with this one.
-_OLDEST_BACKWARD = (3, 9)
 
 
 def unsupported(problem: Recurrent, direction: str, device: Device) -> str | None:
@@ -31,7 +29,7 @@ def unsupported(problem: Recurrent, direction: str, device: Device) -> str | Non
     # A backward walks in both directions, and has programs for tokens of no sequence.
     both = 2 * programs(p, 1) + 2 * p.num_value_heads * (p.v_head_dim // COLUMNS)
     found = found or _no_room(p, programs(p, 1) if is_forward else both)
-    return found or refuses_triton(_OLDEST_TRITON if is_forward else _OLDEST_BACKWARD)
+    return found or refuses_triton(_OLDEST_TRITON)
 
 
 def too_many_programs(problem: Recurrent, groups: int, segments: int) -> str | None:
