@@ -16,9 +16,10 @@ from attn_tune.schema.device import Device
 
 __all__ = ["adapt", "adapt_backward", "backward_candidates", "backward_heuristic", "candidates", "heuristic", "place"]
 
-# Microseconds of a chunk of a walk; segments are walked twice, and two more launches take so many, and so many for each
-# segment (H200: 2/8 heads, 32768 tokens, by 1, 2, 4 and 8 segments).
-_OF_CHUNK, _OF_LAUNCHES, _OF_SEGMENT = 1.2, 10.0, 2.0
+# Microseconds of a chunk of a walk. Segments are walked twice, in fewer times as long, and two more launches take so
+# many, and so many for each segment (H200: 2/8 heads, 32768 tokens, by 1, 2, 4 and 8 segments; 16/32 heads, 8192 and
+# 32768 tokens, by 1 and 2).
+_OF_CHUNK, _TWICE, _OF_LAUNCHES, _OF_SEGMENT = 1.2, 1.67, 22.0, 2.0
 
 
 def heuristic(problem: Problem, device: Device) -> Config:
@@ -38,7 +39,7 @@ def _microseconds(length: int, segments: int) -> float:
     """The time of walks of so many segments that run at one time."""
     chunks = -(-length // (CHUNK * segments))
     more = _OF_LAUNCHES + _OF_SEGMENT * segments if segments > 1 else 0.0
-    return chunks * _OF_CHUNK * (1 + (segments > 1)) + more
+    return chunks * _OF_CHUNK * (_TWICE if segments > 1 else 1) + more
 
 
 def candidates(problem: Problem, device: Device) -> tuple[Config, ...]:
