@@ -51,6 +51,7 @@ LINEARS = {
         "nemotron-h-8b": (128, 8, 128, 64),
         "prompts": (128, 8, 128, 64),
         "simple-gla": (96, 96, 128, 128),
+        **dict.fromkeys(("prompt", "long-prompt", "packed"), (80, 1, 128, 64)),
     },
 }
 LINEAR = [name for name in grid_names() if name.removesuffix("-steps") in LINEARS]
@@ -89,7 +90,11 @@ def test_linear_preset_states_the_published_figures_or_those_of_a_shard(name):
         assert heads % values["n"] == 0
         assert [values["h"], values["v"]] == widths
         states = 4 * values["b"] * values["n"] * values["h"] * values["v"]
-        assert states + 4 * values["b"] * values["t"] * values["n"] * values["v"] < 2**33
+        sequences = 1 if values.get("ragged") else values["b"]
+        assert states + 4 * sequences * values["t"] * values["n"] * values["v"] < 2**33
+    if not name.endswith("-steps"):
+        kinds = {(v.get("state", "none"), v.get("ragged", 0)) for v in (point.signature.values for point in points)}
+        assert kinds == {("none", 0), ("out", 0), ("none", 1)}, "training, prompts, packed training"
     assert max(point.signature.values["n"] for point in points) in [heads for heads, *_ in published.values()]
 
 
