@@ -93,7 +93,7 @@ def test_a_regret_that_may_be_large_is_refused(tmp_path):
 def test_a_limit_below_the_usual_one_counts(tmp_path):
     path = tied(tmp_path / "lab.db", 0.02)
     assert export(path, tmp_path / "pack")[1].gate["passed"] is True
-    refused(path, tmp_path, "the limit is 0%", policy=GatePolicy(max_regret=0.001))
+    refused(path, tmp_path, "the limit is 0.1%", policy=GatePolicy(max_regret=0.001))
 
 
 @pytest.mark.parametrize("case", NOISY)

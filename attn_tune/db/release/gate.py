@@ -165,7 +165,7 @@ def _doubts(d: Decision, evidence: Evidence, max_regret: float) -> Iterable[tupl
     if d.regret_bound is not None and d.regret_bound > max_regret:
         yield (
             Doubt.REGRET,
-            f"its time may be {d.regret_bound:.1%} above the best, the limit is {max_regret:.0%} (--max-regret)",
+            f"its time may be {d.regret_bound:.1%} above the best, the limit is {100 * max_regret:.4g}% (--max-regret)",
         )
     record = evidence.of(d)
     if record is not None and record.conditions is not None and record.conditions.disturbances:
