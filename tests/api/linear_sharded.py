@@ -1,6 +1,6 @@
 """Calls over sharded batch and heads on four devices; prints each that is right and gathers nothing. A script.
 
-python -m tests.api.linear_sharded gated_delta_rule explicit automatic manual packed
+python -m tests.api.linear_sharded gated_delta_rule explicit automatic manual packed pool
 """
 
 import functools
@@ -72,6 +72,13 @@ def packed(function, given, wanted):
     given = {n: x[:1] if x.ndim > 1 else x for n, x in given.items()} | {"initial_state": states}
     whole = jax.jit(lambda given: ends(**given))(given)
     assert_sharded(lambda given: ends(**given), given, specs_of(given, None, "y"), automatic_mesh(), whole)
+
+
+def pool(function, given, wanted):
+    over = functools.partial(function, slots=jnp.asarray([3, 1], jnp.int32))
+    given = given | {"initial_state": jnp.concatenate([given["initial_state"]] * 2)}
+    whole = jax.jit(lambda given: over(**given))(given)
+    assert_sharded(lambda given: over(**given), given, specs_of(given, None, "y"), automatic_mesh(), whole)
 
 
 def automatic_mesh():

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
 from attn_tune.ops.fields.cache_arguments import check_workload
@@ -57,14 +57,29 @@ def checked_strengths(given: Any, q: Array, v: Array) -> Float[Array, "B T N"] |
     return None if given is None else _checked_numbers("beta", given, v.shape[:3], _GATES["head"], q)
 
 
-def checked_state(given: Any, shape: tuple[int, ...]) -> Float[Array, "sequences N H V"] | None:
-    """The initial states."""
+def checked_state(given: Any, shape: tuple[int, ...], *, is_pool: bool) -> Float[Array, "states N H V"] | None:
+    """The initial states, or a pool of any number of them."""
     if given is None:
         return None
     state = check_array("initial_state", given)
-    if state.shape != shape or state.dtype != jnp.float32:
-        raise UsageError(f"initial_state must be float32{list(shape)}, got {state.dtype}{list(state.shape)}")
+    wanted = [*(["slots"] if is_pool else shape[:1]), *shape[1:]]
+    fits = state.ndim == 4 and state.shape[is_pool:] == shape[is_pool:] and state.size > 0
+    if not fits or state.dtype != jnp.float32:
+        listed = ", ".join(map(str, wanted))
+        raise UsageError(f"initial_state must be float32[{listed}], got {state.dtype}{list(state.shape)}")
     return state
+
+
+def checked_slots(given: Any, sequences: int, initial_state: Any, return_state: bool) -> Int[Array, " sequences"] | None:
+    """The slot of each sequence in the pool that ``initial_state`` is."""
+    if given is None:
+        return None
+    if initial_state is None or not return_state:
+        raise UsageError("slots are of a pool of states, updated in place; give initial_state and return_state=True")
+    slots = check_array("slots", given)
+    if slots.shape != (sequences,) or slots.dtype != jnp.int32:
+        raise UsageError(f"slots must be int32[{sequences}], one for each sequence, got {slots.dtype}{list(slots.shape)}")
+    return slots
 
 
 def checked_workload(workload: Any, is_ragged: bool) -> str:

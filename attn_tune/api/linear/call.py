@@ -16,6 +16,7 @@ from attn_tune.api.linear.arguments import (
     checked_flag,
     checked_gates,
     checked_scale,
+    checked_slots,
     checked_state,
     checked_strengths,
     checked_tokens,
@@ -38,11 +39,12 @@ def recurrent(
     scale: float | None,
     initial_state: States | None,
     cu_seqlens: Int[Array, " ends"] | None,
+    slots: Int[Array, " sequences"] | None,
     return_state: bool,
     workload: str,
     **how: Any,
 ) -> Tokens | tuple[Tokens, States]:
-    """The output like ``v`` and, with ``return_state``, the states after the last tokens.
+    """The output like ``v`` and, with ``return_state``, the states after the last tokens or the pool that has them.
 
     Args:
       make: the problem of the op.
@@ -64,7 +66,8 @@ def recurrent(
     workload = checked_workload(workload, ends is not None)
     g, beta = checked_gates(arrays[3], gate, q, v), checked_strengths(arrays[4], q, v)
     states = (batch, num_value_heads, head_dim, v_head_dim)
-    initial_state = checked_state(initial_state, states)
+    slots = checked_slots(slots, batch, initial_state, return_state)
+    initial_state = checked_state(initial_state, states, is_pool=slots is not None)
     if 0 in (rows, length, batch):
         out = jnp.zeros_like(v)
         state = jnp.zeros(states, jnp.float32) if initial_state is None else initial_state
@@ -81,24 +84,29 @@ def recurrent(
         has_beta=beta is not None,
         has_initial_state=initial_state is not None,
         has_final_state=return_state,
+        has_pool=slots is not None,
         ragged=ends is not None,
         workload=workload,
         scale=factor,
     )
     outputs = run(
-        _call(problem.NAME, gate, problem.ragged),
+        _call(problem.NAME, gate, problem.ragged, problem.has_pool),
         problem,
-        Operands(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, cu_seqlens=ends),
+        Operands(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, cu_seqlens=ends, slots=slots),
         **how,
     )
     return (outputs["out"], outputs["state"]) if return_state else outputs["out"]
 
 
 @functools.cache
-def _call(op: str, gate: str, ragged: bool) -> Call:
-    """The call of whole sequences, or of sequences end to end, whose number is a letter of its own and never cut."""
-    state = "snhv" if ragged else "bnhv"
-    whole = "shard heads instead" if ragged else "shard batch and heads instead"
+def _call(op: str, gate: str, ragged: bool, has_pool: bool) -> Call:
+    """The call of whole sequences, or of sequences end to end, whose number is a letter of its own and never cut.
+
+    Sequences with a slot each are not cut either, as all devices would have to write into one pool.
+    """
+    state = "pnhv" if has_pool else "snhv" if ragged else "bnhv"
+    only_heads = ragged or has_pool
+    whole = "shard heads instead" if only_heads else "shard batch and heads instead"
     return Call(
         op=op,
         letters={
@@ -108,15 +116,17 @@ def _call(op: str, gate: str, ragged: bool) -> Call:
             "beta": "btn",
             **dict.fromkeys(("initial_state", "state", "dstate"), state),
             "cu_seqlens": "e",
+            "slots": "s" if ragged else "b",
         },
         main={"q": "q", "k": "k", "v": "v"},
         outputs=_outputs,
         with_shapes=_with_shapes,
-        parallel=("n",) if ragged else ("b", "n"),
+        parallel=("n",) if only_heads else ("b", "n"),
         groups={"n": "k"},
         words={"b": "batch", "t": "length", "n": "value heads", "k": "query/key heads", "h": "head dim"}
-        | {"v": "value head dim", "s": "sequences", "e": "cu_seqlens"},
-        remedies={"t": f"a state goes from token to token, so {whole}", "h": whole, "v": whole, "s": whole, "b": whole},
+        | {"v": "value head dim", "s": "sequences", "e": "cu_seqlens", "p": "slots"},
+        remedies={"t": f"a state goes from token to token, so {whole}", "h": whole, "v": whole}
+        | dict.fromkeys("sbp", whole),
         gradients=("q", "k", "v", "g", "beta", "initial_state"),
         backward_inputs=_backward_inputs,
         alternative="a jax.lax.scan over the tokens is differentiated in any mode, any number of times",
@@ -126,7 +136,9 @@ def _call(op: str, gate: str, ragged: bool) -> Call:
 def _outputs(problem: RecurrentProblem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:
     found = {"out": jax.ShapeDtypeStruct(operands.v.shape, operands.v.dtype)}
     if problem.has_final_state:
-        found["state"] = jax.ShapeDtypeStruct(_with_shapes(problem, operands).state_shape, jnp.float32)
+        states = operands.initial_state if problem.has_pool else None
+        shape = _with_shapes(problem, operands).state_shape if states is None else states.shape
+        found["state"] = jax.ShapeDtypeStruct(shape, jnp.float32)
     return found
 
 

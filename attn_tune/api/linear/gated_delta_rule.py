@@ -21,8 +21,9 @@ def gated_delta_rule(
     beta: Float[Array, "B T N"] | None = None,
     *,
     scale: float | None = None,
-    initial_state: Float[Array, "sequences N H V"] | None = None,
+    initial_state: Float[Array, "states N H V"] | None = None,
     cu_seqlens: Int[Array, " ends"] | None = None,
+    slots: Int[Array, " sequences"] | None = None,
     return_state: Literal[False] = False,
     workload: str = "eq",
     platform: str | Mapping[str, str | None] | None = None,
@@ -36,7 +37,7 @@ def gated_delta_rule(
 @overload
 def gated_delta_rule(
     *arrays: Any, return_state: Literal[True], **arguments: Any
-) -> tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]: ...
+) -> tuple[Float[Array, "B T N V"], Float[Array, "states N H V"]]: ...
 
 
 @overload
@@ -52,8 +53,9 @@ def gated_delta_rule(
     beta: Float[Array, "B T N"] | None = None,
     *,
     scale: float | None = None,
-    initial_state: Float[Array, "sequences N H V"] | None = None,
+    initial_state: Float[Array, "states N H V"] | None = None,
     cu_seqlens: Int[Array, " ends"] | None = None,
+    slots: Int[Array, " sequences"] | None = None,
     return_state: bool = False,
     workload: str = "eq",
     platform: str | Mapping[str, str | None] | None = None,
@@ -61,7 +63,7 @@ def gated_delta_rule(
     mesh: Mesh | None = None,
     in_specs: Specs | None = None,
     out_specs: PartitionSpec | None = None,
-) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]:
+) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "states N H V"]]:
     """Linear attention whose state forgets by a gate and is corrected by the delta rule (arXiv 2412.06464).
 
     Example::
@@ -93,6 +95,10 @@ def gated_delta_rule(
       cu_seqlens: int32 ``[sequences + 1]``: sequences lie end to end in a batch of one; the first token of each, and
         the end of the last. It must never fall, which is not checked: its values are read on the device. Sequences
         may have no token. Tokens of no sequence, which may hold anything, give zeros.
+      slots: int32 ``[sequences]``: ``initial_state`` is a pool ``[slots, N, H, V]``, and the state of each sequence is
+        in this slot of it, no two in one. A slot that the pool does not have, such as -1, stands for a state of zeros
+        that is not kept. Needs ``return_state``, and gives the pool with the new states: in place under ``jax.jit``
+        with the pool donated. Forward only.
       return_state: return ``(out, state)``.
       workload: with ``cu_seqlens``, the profile of lengths to expect, which chooses the config: ``eq``, ``uni``,
         ``exp``, ``one``, or ``mix`` of sequences that decode one token and chunks.
@@ -117,6 +123,7 @@ def gated_delta_rule(
         scale=scale,
         initial_state=initial_state,
         cu_seqlens=cu_seqlens,
+        slots=slots,
         return_state=return_state,
         workload=workload,
         platform=platform,

@@ -20,8 +20,9 @@ def gla(
     g: Float[Array, "B T N H"],
     *,
     scale: float | None = None,
-    initial_state: Float[Array, "sequences N H V"] | None = None,
+    initial_state: Float[Array, "states N H V"] | None = None,
     cu_seqlens: Int[Array, " ends"] | None = None,
+    slots: Int[Array, " sequences"] | None = None,
     return_state: Literal[False] = False,
     workload: str = "eq",
     platform: str | Mapping[str, str | None] | None = None,
@@ -35,7 +36,7 @@ def gla(
 @overload
 def gla(
     *arrays: Any, return_state: Literal[True], **arguments: Any
-) -> tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]: ...
+) -> tuple[Float[Array, "B T N V"], Float[Array, "states N H V"]]: ...
 
 
 @overload
@@ -53,8 +54,9 @@ def gla(
     g: Float[Array, "B T N H"],
     *,
     scale: float | None = None,
-    initial_state: Float[Array, "sequences N H V"] | None = None,
+    initial_state: Float[Array, "states N H V"] | None = None,
     cu_seqlens: Int[Array, " ends"] | None = None,
+    slots: Int[Array, " sequences"] | None = None,
     return_state: bool = False,
     workload: str = "eq",
     platform: str | Mapping[str, str | None] | None = None,
@@ -62,7 +64,7 @@ def gla(
     mesh: Mesh | None = None,
     in_specs: Specs | None = None,
     out_specs: PartitionSpec | None = None,
-) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]:
+) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "states N H V"]]:
     """Gated linear attention: a gate for each channel of the keys (arXiv 2312.06635).
 
     Example::
@@ -85,7 +87,7 @@ def gla(
       v: values, in the dtype of ``q``: bfloat16, float16 or float32.
       g: natural logarithms of the gates, one for each token, value head and row of the state, float32 or in the dtype
         of ``q``, at most 0. At -128 and below, minus infinity included, what a finite row holds is forgotten whole.
-      scale, initial_state, cu_seqlens, return_state, workload: as in ``gated_delta_rule``.
+      scale, initial_state, cu_seqlens, slots, return_state, workload: as in ``gated_delta_rule``.
       platform, cfg: the kernel and the configs to use, as in ``flash_attention``.
       mesh, in_specs, out_specs: as in ``gated_delta_rule``.
 
@@ -104,6 +106,7 @@ def gla(
         scale=scale,
         initial_state=initial_state,
         cu_seqlens=cu_seqlens,
+        slots=slots,
         return_state=return_state,
         workload=workload,
         platform=platform,

@@ -21,8 +21,9 @@ def kda(
     beta: Float[Array, "B T N"] | None = None,
     *,
     scale: float | None = None,
-    initial_state: Float[Array, "sequences N H V"] | None = None,
+    initial_state: Float[Array, "states N H V"] | None = None,
     cu_seqlens: Int[Array, " ends"] | None = None,
+    slots: Int[Array, " sequences"] | None = None,
     return_state: Literal[False] = False,
     workload: str = "eq",
     platform: str | Mapping[str, str | None] | None = None,
@@ -36,7 +37,7 @@ def kda(
 @overload
 def kda(
     *arrays: Any, return_state: Literal[True], **arguments: Any
-) -> tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]: ...
+) -> tuple[Float[Array, "B T N V"], Float[Array, "states N H V"]]: ...
 
 
 @overload
@@ -52,8 +53,9 @@ def kda(
     beta: Float[Array, "B T N"] | None = None,
     *,
     scale: float | None = None,
-    initial_state: Float[Array, "sequences N H V"] | None = None,
+    initial_state: Float[Array, "states N H V"] | None = None,
     cu_seqlens: Int[Array, " ends"] | None = None,
+    slots: Int[Array, " sequences"] | None = None,
     return_state: bool = False,
     workload: str = "eq",
     platform: str | Mapping[str, str | None] | None = None,
@@ -61,7 +63,7 @@ def kda(
     mesh: Mesh | None = None,
     in_specs: Specs | None = None,
     out_specs: PartitionSpec | None = None,
-) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]:
+) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "states N H V"]]:
     """Kimi delta attention: the delta rule with a gate for each channel of the keys (arXiv 2510.26692).
 
     Example::
@@ -89,7 +91,7 @@ def kda(
       g: natural logarithms of the gates, one for each token, value head and row of the state, float32 or in the dtype
         of ``q``, at most 0. At -128 and below, minus infinity included, what a finite row holds is forgotten whole.
       beta: strengths of the update, float32 or in the dtype of ``q``. None: all are one.
-      scale, initial_state, cu_seqlens, return_state, workload: as in ``gated_delta_rule``.
+      scale, initial_state, cu_seqlens, slots, return_state, workload: as in ``gated_delta_rule``.
       platform, cfg: the kernel and the configs to use, as in ``flash_attention``.
       mesh, in_specs, out_specs: as in ``gated_delta_rule``.
 
@@ -108,6 +110,7 @@ def kda(
         scale=scale,
         initial_state=initial_state,
         cu_seqlens=cu_seqlens,
+        slots=slots,
         return_state=return_state,
         workload=workload,
         platform=platform,

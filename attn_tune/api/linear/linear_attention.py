@@ -21,8 +21,9 @@ def linear_attention(
     g: Float[Array, "B T N"] | Float[Array, " N"] | None = None,
     *,
     scale: float | None = None,
-    initial_state: Float[Array, "sequences N H V"] | None = None,
+    initial_state: Float[Array, "states N H V"] | None = None,
     cu_seqlens: Int[Array, " ends"] | None = None,
+    slots: Int[Array, " sequences"] | None = None,
     return_state: Literal[False] = False,
     workload: str = "eq",
     platform: str | Mapping[str, str | None] | None = None,
@@ -36,7 +37,7 @@ def linear_attention(
 @overload
 def linear_attention(
     *arrays: Any, return_state: Literal[True], **arguments: Any
-) -> tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]: ...
+) -> tuple[Float[Array, "B T N V"], Float[Array, "states N H V"]]: ...
 
 
 @overload
@@ -51,8 +52,9 @@ def linear_attention(
     g: Float[Array, "B T N"] | Float[Array, " N"] | None = None,
     *,
     scale: float | None = None,
-    initial_state: Float[Array, "sequences N H V"] | None = None,
+    initial_state: Float[Array, "states N H V"] | None = None,
     cu_seqlens: Int[Array, " ends"] | None = None,
+    slots: Int[Array, " sequences"] | None = None,
     return_state: bool = False,
     workload: str = "eq",
     platform: str | Mapping[str, str | None] | None = None,
@@ -60,7 +62,7 @@ def linear_attention(
     mesh: Mesh | None = None,
     in_specs: Specs | None = None,
     out_specs: PartitionSpec | None = None,
-) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "sequences N H V"]]:
+) -> Float[Array, "B T N V"] | tuple[Float[Array, "B T N V"], Float[Array, "states N H V"]]:
     """Linear attention with a gate for each head and token, a constant one for each head, or none.
 
     Example::
@@ -88,7 +90,7 @@ def linear_attention(
       g: natural logarithms of the gates, float32 or in the dtype of ``q``, at most 0: one for each token and value
         head, or one for each value head. At -128 and below, minus infinity included, a finite state is forgotten whole.
         None: nothing is forgotten.
-      scale, initial_state, cu_seqlens, return_state, workload: as in ``gated_delta_rule``.
+      scale, initial_state, cu_seqlens, slots, return_state, workload: as in ``gated_delta_rule``.
       platform, cfg: the kernel and the configs to use, as in ``flash_attention``.
       mesh, in_specs, out_specs: as in ``gated_delta_rule``.
 
@@ -107,6 +109,7 @@ def linear_attention(
         scale=scale,
         initial_state=initial_state,
         cu_seqlens=cu_seqlens,
+        slots=slots,
         return_state=return_state,
         workload=workload,
         platform=platform,

@@ -167,13 +167,13 @@ def ragged_gated_delta_rule(
         value[None],
         None if decay is None else decay[None],
         beta[None],
-        initial_state=pool[indices].astype(jnp.float32),
+        initial_state=pool.astype(jnp.float32),
         cu_seqlens=ends,
+        slots=indices.astype(jnp.int32),
         return_state=True,
         platform=kernel_of(name, platform, cfg),
     )
-    slots = jnp.where(ends[1:] > ends[:-1], indices, pool.shape[0])
-    return out[0], pool.at[slots].set(states.astype(pool.dtype), mode="drop")
+    return out[0], states.astype(pool.dtype)
 
 
 def _normal(query: Array, key: Array, use_qk_l2norm: bool) -> tuple[Array, Array]:

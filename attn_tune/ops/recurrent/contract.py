@@ -10,7 +10,8 @@ def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
     """The output and the final states, or the gradient of every operand that is differentiable."""
     p = problem
     if direction == "fwd":
-        state = Output(name="state", kind=OutputKind.STATE, working_dtype=p.dtype)
+        pool = "initial_state" if p.has_pool else ""
+        state = Output(name="state", kind=OutputKind.STATE, working_dtype=p.dtype, updates=pool)
         return (Output(name="out"), *([state] if p.has_final_state else []))
     return tuple(
         Output(name=f"d{one.name}", kind=OutputKind.GRADIENT, of=one.name, working_dtype=p.dtype)
@@ -20,7 +21,7 @@ def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
 
 
 def operands(problem: RecurrentProblem, direction: str) -> tuple[Operand, ...]:
-    """Queries, keys, values, gates, strengths and initial states, all differentiable; and where sequences begin."""
+    """Queries, keys, values, gates, strengths and initial states, all differentiable; where sequences begin; slots."""
     p = problem
     keys = (*p.rows, p.num_key_heads, p.head_dim)
     numbers = (*p.rows, p.num_value_heads)
@@ -34,9 +35,12 @@ def operands(problem: RecurrentProblem, direction: str) -> tuple[Operand, ...]:
     if p.has_beta:
         found.append(Operand(name="beta", shape=numbers, dtype="float32", differentiable=True))
     if p.has_initial_state:
-        found.append(Operand(name="initial_state", shape=p.state_shape, dtype="float32", differentiable=True))
+        pooled: dict[str, bool] = {"in_place": True} if p.has_pool else {"differentiable": True}
+        found.append(Operand(name="initial_state", shape=p.state_shape, dtype="float32", **pooled))
     if p.ragged:
         found.append(Operand(name="cu_seqlens", shape=(p.batch + 1,), dtype="int32"))
+    if p.has_pool:
+        found.append(Operand(name="slots", shape=(p.batch,), dtype="int32"))
     return tuple(found)
 
 
@@ -61,7 +65,7 @@ def bytes_moved(problem: RecurrentProblem, direction: str) -> int:
     values = size * tokens * p.num_value_heads * p.v_head_dim
     of_token = {"head": 1, "channel": p.head_dim}.get(p.gate, 0) + p.has_beta
     numbers = 4 * p.num_value_heads * (tokens * of_token + (p.gate == "constant"))
-    state = 4 * math.prod(p.state_shape)
+    state = 4 * p.batch * math.prod(p.state_shape[1:])
     if direction == "fwd":
         return queries_and_keys + 2 * values + numbers + state * (p.has_initial_state + p.has_final_state)
     return 2 * (queries_and_keys + numbers) + 3 * values + state * (2 * p.has_initial_state + p.has_final_state)

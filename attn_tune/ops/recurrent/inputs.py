@@ -31,11 +31,11 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
     Values and cotangents of outputs are standard normal. Queries and keys have length one, which keeps the recurrence
     from growing. Gates are those of heads that forget slowly or fast. Strengths are between 0 and 1, at the edges
     between 0 and 2, and there keys come several times in a row. Sequences of a ragged call have the workload's lengths
-    in random order; what belongs to none is NaN. The cotangent of the final states is about as large as what the
+    in random order; what belongs to none is NaN. Slots of a pool are in random order, and some are of no sequence. The cotangent of the final states is about as large as what the
     outputs add to it.
     """
     p = problem
-    keys = iter(jax.random.split(jax.random.key(seed), 9))
+    keys = iter(jax.random.split(jax.random.key(seed), 10 if p.has_pool else 9))
     starts = _starts(p, next(keys)) if p.ragged else None
     numbers = (*p.rows, p.num_value_heads)
     token = jnp.arange(p.length)
@@ -65,6 +65,7 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
         beta=poisoned((2 if p.at_edges else 1) * jax.nn.sigmoid(strength), "float32") if p.has_beta else None,
         initial_state=normal(next(keys), p.state_shape) if p.has_initial_state else None,
         cu_seqlens=starts,
+        slots=_slots(p, next(keys)) if p.has_pool else None,
     )
     if direction == "fwd":
         return operands
@@ -77,6 +78,12 @@ def _starts(p: RecurrentProblem, key: Array) -> Int[Array, " ends"]:
     lengths = np.asarray(p.lengths, np.int32)
     ordered = jnp.asarray(lengths) if p.at_edges else jax.random.permutation(key, lengths)
     return jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(ordered, dtype=jnp.int32)])
+
+
+def _slots(p: RecurrentProblem, key: Array) -> Int[Array, " B"]:
+    """A slot for each sequence, in no order; at the edges the first one has none."""
+    found = jax.random.permutation(key, p.state_shape[0])[: p.batch].astype(jnp.int32)
+    return found.at[0].set(-1) if p.at_edges else found
 
 
 def _gates(p: RecurrentProblem, key: Array, poisoned: Callable[[Array, str], Array]) -> Float[Array, "..."]:

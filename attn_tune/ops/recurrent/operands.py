@@ -28,8 +28,10 @@ class Operands(NamedTuple):
       g: natural logarithms of the gates, from ``LOWEST_GATE``, whose factor is exactly zero, to 0. Never infinite.
         ``[N]``, ``[R, T, N]`` or ``[R, T, N, H]``, by the problem's ``gate``.
       beta: strengths of the update.
-      initial_state: the states before the first token of each sequence.
+      initial_state: the states before the first token of each sequence; of a pool one for each of its slots.
       cu_seqlens: the first token of each sequence and the end of the last one, within ``[0, T]``; it never falls.
+      slots: with a pool the slot of each sequence, no two alike. One that the pool does not have stands for a state of
+        zeros, and what becomes of it is not kept.
     """
 
     q: Float[Array, "R T K H"]
@@ -37,8 +39,9 @@ class Operands(NamedTuple):
     v: Float[Array, "R T N V"]
     g: Float[Array, "..."] | None = None
     beta: Float[Array, "R T N"] | None = None
-    initial_state: Float[Array, "B N H V"] | None = None
+    initial_state: Float[Array, "states N H V"] | None = None
     cu_seqlens: Int[Array, " ends"] | None = None
+    slots: Int[Array, " B"] | None = None
 
 
 class BackwardInputs(NamedTuple):

@@ -19,6 +19,8 @@ from attn_tune.schema.signature import Field, FieldKind, Signature
 DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
 
 STATES = ("none", "in", "out", "both")
+# The word of signatures for states in the slots of a pool, and the slots of inputs that no sequence has.
+POOL, SPARE_SLOTS = "pool", 2
 # Gates are never lower: here the factor ``exp(g)`` is exactly zero in float32, in base 2 too.
 LOWEST_GATE = -128.0
 # Of ragged inputs at the edges: tokens of no sequence, and the lengths of sequences in turn; the last one has the rest.
@@ -74,7 +76,8 @@ def fields_of(*own: Field) -> tuple[Field, ...]:
             kind=_C,
             is_int=False,
             default="none",
-            doc="states: in: given at the start; out: returned at the end; both; none",
+            doc="states: in: given at the start; out: returned at the end; both; none; "
+            "pool: both, in slots of a pool that are updated in place (forward only)",
         ),
         Field(name="ragged", kind=_C, is_int=True, default=0, doc="1: sequences of different lengths, end to end"),
         workload_field(WORKLOADS),
@@ -103,6 +106,7 @@ class RecurrentProblem:
       has_beta: strengths of the update are given; otherwise all are one. Of the delta rule alone.
       has_initial_state: the state before the first token of each sequence is given; otherwise it is zero.
       has_final_state: the state after the last token of each sequence is an output.
+      has_pool: the states are in the slots of a pool, given and returned; it has no gradients.
       ragged: the sequences lie end to end in a batch of one, and an array says where each begins.
       workload: the profile of lengths of ragged inputs.
       scale: multiplies the output. Not in the signature.
@@ -130,6 +134,7 @@ class RecurrentProblem:
     has_beta: bool = False
     has_initial_state: bool = False
     has_final_state: bool = False
+    has_pool: bool = False
     ragged: bool = False
     workload: str = "eq"
     scale: float = 1.0
@@ -147,6 +152,8 @@ class RecurrentProblem:
         check_choice("workload", self.workload, tuple(w.name for w in WORKLOADS))
         if self.workload != "eq" and not self.ragged:
             raise UsageError(f"workload={self.workload} is one of ragged sequences; it needs ragged=1")
+        if self.has_pool and not (self.has_initial_state and self.has_final_state):
+            raise UsageError("state=pool (has_pool): its states are given and returned")
         if self.has_beta and not self.has_delta:
             raise UsageError(f"beta=1 (has_beta) is of ops with the delta rule; {self.NAME} has none")
 
@@ -177,8 +184,9 @@ class RecurrentProblem:
 
     @property
     def state_shape(self) -> tuple[int, int, int, int]:
-        """The shape of the states ``[B, N, H, V]``."""
-        return (self.batch, self.num_value_heads, self.head_dim, self.v_head_dim)
+        """The shape of the states ``[B, N, H, V]``; of a pool as inputs have it that of all slots."""
+        states = self.batch + (SPARE_SLOTS if self.has_pool else 0)
+        return (states, self.num_value_heads, self.head_dim, self.v_head_dim)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -211,7 +219,7 @@ class RecurrentProblem:
             "dtype": self.dtype,
             "gate": self.gate,
             "beta": int(self.has_beta),
-            "state": STATES[self.has_initial_state + 2 * self.has_final_state],
+            "state": POOL if self.has_pool else STATES[self.has_initial_state + 2 * self.has_final_state],
             "ragged": int(self.ragged),
             "workload": self.workload,
         }
@@ -222,14 +230,15 @@ class RecurrentProblem:
     def from_signature(cls, signature: Signature) -> Self:
         """The problem with this signature; its scale is ``1/sqrt(H)``."""
         values = all_values(signature, cls.FIELDS)
-        check_choice("state", values["state"], STATES)
+        check_choice("state", state := values["state"], (*STATES, POOL))
         return cls(
             **{name: values[word] for name, word in _SIZES.items()},
             dtype=values["dtype"],
             gate=values.get("gate", cls.GATES[0]),
             has_beta="beta" in values and flag(values, "beta"),
-            has_initial_state=values["state"] in ("in", "both"),
-            has_final_state=values["state"] in ("out", "both"),
+            has_initial_state=state in ("in", "both", POOL),
+            has_final_state=state in ("out", "both", POOL),
+            has_pool=state == POOL,
             ragged=flag(values, "ragged"),
             workload=values["workload"],
             scale=1.0 / math.sqrt(values["h"]),

@@ -89,7 +89,7 @@ def _answers(
     p: RecurrentProblem, inputs: Operands | BackwardInputs, dtype: jnp.dtype, rounded: Rounding
 ) -> dict[str, Array]:
     if isinstance(inputs, Operands):
-        out, state = _forward(p, inputs, dtype, rounded)
+        out, state = (_over_pool if p.has_pool else _forward)(p, inputs, dtype, rounded)
         return {"out": out, "state": state} if p.has_final_state else {"out": out}
     o, names = inputs.operands, ("q", "k", "v", "g", "beta", "initial_state")
     reals = {name: x.astype(dtype) for name in names if (x := getattr(o, name)) is not None}
@@ -104,6 +104,18 @@ def _forward(p: RecurrentProblem, o: Operands, dtype: jnp.dtype, rounded: Roundi
     """The outputs of all tokens, and the final states of all sequences."""
     in_chunks = p.length > MOST_STEPS and not p.ragged
     return (forward_in_chunks if in_chunks else forward_in_steps)(p, o, dtype, rounded)
+
+
+def _over_pool(p: RecurrentProblem, o: Operands, dtype: jnp.dtype, rounded: Rounding) -> tuple[Array, Array]:
+    """The outputs of all tokens, and the pool with the final states of those sequences that have a slot of it."""
+    assert o.initial_state is not None
+    assert o.slots is not None
+    pool = o.initial_state.astype(dtype)
+    has_slot = (o.slots >= 0) & (o.slots < len(pool))
+    held = pool[jnp.clip(o.slots, 0, len(pool) - 1)]
+    states = jnp.where(has_slot[:, None, None, None], held, 0)
+    out, finals = _forward(p, o._replace(initial_state=states, slots=None), dtype, rounded)
+    return out, pool.at[jnp.where(has_slot, o.slots, len(pool))].set(finals, mode="drop")
 
 
 def forward_in_steps(p: RecurrentProblem, o: Operands, dtype: jnp.dtype, rounded: Rounding) -> tuple[Array, Array]:

@@ -26,9 +26,11 @@ CASES = {
     "step": ("triton_steps", "fwd", "one_token_at_edges", {}),
     "steps": ("triton_steps", "fwd", "four_tokens", {"block_v": 16}),
     "steps-ragged": ("triton_steps", "fwd", "ragged_states", {}),
+    "steps-pool": ("triton_steps", "fwd", "pool_ragged", {}),
+    "pool": ("triton", "fwd", "pool", {}),
     "steps-odd": ("triton_steps", "fwd", "odd_dims", {}),
 }
-TESTED = ("segments-ragged", "steps-ragged", "backward-ragged")
+TESTED = ("segments-ragged", "steps-pool", "backward-ragged")
 _KNOBS = {
     "triton fwd": {"chunk": 32, "prepare_warps": 4, "block_v": 32, "num_warps": 4, "num_stages": 2},
     "triton bwd": {"chunk": 32, "prepare_warps": 4, "block_v": 32, "num_warps": 4, "num_stages": 2}

@@ -6,11 +6,13 @@ from attn_tune.kernels.gated_delta_rule._triton.prepare import prepare
 from attn_tune.kernels.gated_delta_rule.triton.config import ForwardConfig
 from attn_tune.kernels.gated_delta_rule.triton.scan import scan
 from attn_tune.kernels.gated_delta_rule.triton.segments import segment_starts
+from attn_tune.kernels.lang.slots import over_slots
 from attn_tune.kernels.lang.triton.chunks.static import static_of
 from attn_tune.ops.gated_delta_rule.operands import Operands
 from attn_tune.ops.gated_delta_rule.problem import Problem
 
 
+@over_slots
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
     static = static_of(problem, config, config.block_v, config.segments)

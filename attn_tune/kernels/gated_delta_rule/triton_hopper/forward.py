@@ -7,12 +7,14 @@ from attn_tune.kernels.gated_delta_rule.triton_hopper.config import Config
 from attn_tune.kernels.gated_delta_rule.triton_hopper.scan import scan
 from attn_tune.kernels.gated_delta_rule.triton_hopper.segments import segment_starts
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, Plan
+from attn_tune.kernels.lang.slots import over_slots
 from attn_tune.kernels.lang.triton.chunks.config import Chunks
 from attn_tune.kernels.lang.triton.chunks.static import Static, static_of
 from attn_tune.ops.gated_delta_rule.operands import Operands
 from attn_tune.ops.gated_delta_rule.problem import Problem
 
 
+@over_slots
 def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
     chunks, static, plan = constants_of(problem, config, operands)

@@ -7,9 +7,11 @@ from attn_tune.kernels.kda.triton.prepare import kda_static, prepare
 from attn_tune.kernels.kda.triton.scan import scan
 from attn_tune.kernels.kda.triton.segments import segment_starts
 from attn_tune.kernels.lang.recurrent import Recurrent
+from attn_tune.kernels.lang.slots import over_slots
 from attn_tune.ops.recurrent.operands import Operands
 
 
+@over_slots
 def forward(problem: Recurrent, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
     static = kda_static(problem, config, config.block_v, config.segments)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, WARPS, Plan
 from attn_tune.kernels.lang.gluon.chunks.states import layouts_of
+from attn_tune.kernels.lang.slots import over_slots
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.linear.config import ForwardConfig
 from attn_tune.kernels.lang.triton.linear.decays import chunk_decays
@@ -17,6 +18,7 @@ from attn_tune.kernels.linear_attention.triton_hopper.launch import scan_kernel,
 from attn_tune.ops.linear_attention.problem import Problem
 
 
+@over_slots
 def forward(problem: Problem, config: Config, operands: Any) -> dict[str, jax.Array]:
     """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
     o = operands

@@ -1,6 +1,7 @@
 """Problems, devices and configs that walks over chunks of tokens cannot do, whatever the op."""
 
 from attn_tune.kernels.lang.recurrent import Recurrent
+from attn_tune.kernels.lang.slots import refuses_gradients
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_device, refuses_triton, shared_limit
 from attn_tune.schema.device import Device
@@ -14,7 +15,7 @@ _OLDEST_WITH_TENSOR_MEMORY = (3, 8)
 
 def unsupported(problem: Recurrent, direction: str, device: Device) -> str | None:
     """The reason that these kernels cannot do the problem on this device at all, or None."""
-    if reason := refuses_device(device):
+    if reason := refuses_device(device) or refuses_gradients(problem, direction):
         return reason
     if problem.head_dim > MAX_ROWS:
         return f"h={problem.head_dim} is above {MAX_ROWS}: columns of the state are held in registers"

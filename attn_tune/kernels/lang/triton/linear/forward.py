@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from attn_tune.kernels.lang.recurrent import Recurrent
+from attn_tune.kernels.lang.slots import over_slots
 from attn_tune.kernels.lang.triton.linear.channels import prepare
 from attn_tune.kernels.lang.triton.linear.config import ChannelForwardConfig, ForwardConfig
 from attn_tune.kernels.lang.triton.linear.decays import chunk_decays
@@ -13,6 +14,7 @@ from attn_tune.kernels.lang.triton.linear.scan import Tokens, scan
 from attn_tune.kernels.lang.triton.linear.static import static_of
 
 
+@over_slots
 def forward(problem: Recurrent, config: ForwardConfig, operands: Any) -> dict[str, jax.Array]:
     """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
     o = operands

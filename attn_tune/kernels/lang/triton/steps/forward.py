@@ -19,6 +19,10 @@ from attn_tune.kernels.lang.triton.device.tile import LOG2E
 from attn_tune.kernels.lang.triton.steps.config import Config
 
 
+# The place of the initial states among the operands.
+_POOL = 5
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Static:
     """Compile-time constants: Triton's cache is keyed by this value's text.
@@ -31,6 +35,7 @@ class Static:
       block_h, block_v, tiles: the power of two that holds the rows, columns of a program, and programs of a state.
       ragged: sequences lie end to end, and an array says where each begins.
       has_final: the final states are stored.
+      pool: slots of the pool in which states are updated; 0: the states of the sequences are read, and others made.
       gate: ``none``, ``constant``, ``head`` or ``channel``, as of the problem.
       has_delta: what the state knows under the key is taken from the value.
       scale: multiplies the output.
@@ -48,14 +53,19 @@ class Static:
     tiles: int
     ragged: bool
     has_final: bool
+    pool: int
     gate: str
     has_delta: bool
     scale: float
 
 
 def forward(problem: Recurrent, config: Config, operands: Any) -> dict[str, jax.Array]:
-    """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them."""
+    """``out`` [R, T, N, V], and the final states ``state`` [B, N, H, V] if the problem has them.
+
+    Of a pool ``state`` is the pool, in place if it is donated.
+    """
     p, o = problem, operands
+    pool = 0 if o.slots is None else o.initial_state.shape[0]
     tiles = -(-p.v_head_dim // config.block_v)
     static = Static(
         batch=p.batch,
@@ -70,13 +80,14 @@ def forward(problem: Recurrent, config: Config, operands: Any) -> dict[str, jax.
         tiles=tiles,
         ragged=p.ragged,
         has_final=p.has_final_state,
+        pool=pool,
         gate=p.gate,
         has_delta=p.has_delta,
         scale=p.scale,
     )
     # Of a ragged call also the tokens before the first sequence and behind the last one.
     parts = p.batch + 2 if p.ragged else p.batch
-    state = (p.batch, p.num_value_heads, p.head_dim, p.v_head_dim) if p.has_final_state else (1,)
+    state = (pool or p.batch, p.num_value_heads, p.head_dim, p.v_head_dim) if p.has_final_state else (1,)
     out, state = triton_call(
         steps_kernel,
         *o,
@@ -86,12 +97,13 @@ def forward(problem: Recurrent, config: Config, operands: Any) -> dict[str, jax.
         num_warps=config.num_warps,
         num_stages=1,
         name=f"{p.signature.op}_steps",
+        input_output_aliases={_POOL: 1} if pool else {},
     )
     return {"out": out, "state": state} if p.has_final_state else {"out": out}
 
 
 @triton.jit
-def steps_kernel(q, k, v, g, beta, initial_state, cu_seqlens, out, state, static: tl.constexpr):
+def steps_kernel(q, k, v, g, beta, initial_state, cu_seqlens, slots, out, state, static: tl.constexpr):
     """One program per tile of columns, head and sequence; tokens of no sequence get zeros."""
     tile = tl.program_id(0) % static.tiles
     head = tl.program_id(0) // static.tiles % static.heads
@@ -109,9 +121,14 @@ def steps_kernel(q, k, v, g, beta, initial_state, cu_seqlens, out, state, static
     is_row = rows < static.width
     is_col = cols < static.v_width
     if sequence >= 0:
-        place = (sequence.to(tl.int64) * static.heads + head) * (static.width * static.v_width)
+        number, height = sequence, static.width
+        if static.pool:
+            number = tl.load(slots + sequence)
+            # Of a slot that the pool does not have no row is read or written.
+            height = tl.where((number >= 0) & (number < static.pool), static.width, 0)
+        inside = (rows < height)[:, None] & is_col[None, :]
+        place = (number.to(tl.int64) * static.heads + head) * (static.width * static.v_width)
         offsets = place + rows[:, None] * static.v_width + cols[None, :]
-        inside = is_row[:, None] & is_col[None, :]
         held = tl.full([static.block_h, static.block_v], 0, tl.float32)
         if initial_state is not None:
             held = tl.load(initial_state + offsets, mask=inside, other=0.0)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from attn_tune.kernels.lang.slots import over_slots
 from attn_tune.kernels.lang.xla.linear.config import ForwardConfig, solve_of
 from attn_tune.kernels.lang.xla.linear.recurrence import recurrence
 from attn_tune.kernels.lang.xla.linear.rule import Prepared, advance, prepare
@@ -14,6 +15,7 @@ from attn_tune.ops.recurrent.problem import RecurrentProblem as Problem
 type Carry = tuple[Array, Array, Array]
 
 
+@over_slots
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:
     """``out`` like the values and ``state`` ``[B, N, H, V]`` in float32."""
     p, o = problem, operands

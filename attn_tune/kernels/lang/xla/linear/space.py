@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from attn_tune.kernels.knobs import tried
+from attn_tune.kernels.lang.slots import refuses_gradients
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.kernels.lang.xla.linear.config import (
     BackwardConfig,
@@ -26,8 +27,8 @@ MAX_STATE_BYTES = 2**35
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
-    """Always None: this kernel is the one that can do everything."""
-    return None
+    """The reason that nothing can do the problem, or None: this kernel can do everything else."""
+    return refuses_gradients(problem, direction)
 
 
 def infeasible(problem: Problem, device: Device, config: ForwardConfig | BackwardConfig) -> str | None:
