@@ -164,7 +164,7 @@ def flash_attention(
     if 0 in query.shape[:2]:
         out, lse = without_pairs(query, value)
         return (out, lse) if return_lse else out
-    warn_of_swapped_axes(query=query, key=key)
+    warn_of_swapped_axes(query, key)
     mask = as_mask(
         mask_info=mask_info,
         attention_mask=attention_mask,

@@ -1,4 +1,4 @@
-"""A warning for arrays that look as if their axes of length and heads were swapped."""
+"""A warning for queries and keys whose axes of length and heads look swapped."""
 
 from jaxtyping import Array
 
@@ -8,16 +8,11 @@ from attn_tune.schema.errors import warn
 MOST_KV_HEADS = 256
 
 
-def warn_of_swapped_axes(**arrays: Array) -> None:
-    """Warn where more heads than any model has, and than there are tokens, look like lengths.
-
-    Args:
-      arrays: by their names, the queries first and the keys last.
-    """
-    if all(x.shape[2] > MOST_KV_HEADS and x.shape[1] < x.shape[2] for x in arrays.values()):
-        _, length, heads, _ = next(iter(arrays.values())).shape
-        shapes = " and ".join(f"{name} {x.shape}" for name, x in arrays.items())
+def warn_of_swapped_axes(query: Array, key: Array) -> None:
+    """Warn where more heads than any model has, and than there are tokens, look like lengths."""
+    (_, q_len, heads, _), (_, kv_len, kv_heads, _) = query.shape, key.shape
+    if kv_heads > MOST_KV_HEADS and q_len < heads and kv_len < kv_heads:
         warn(
-            f"{shapes} are read as [batch, length, heads, head dim], {length} tokens of {heads} heads; "
-            "if they are [batch, heads, length, head dim], swap axes 1 and 2"
+            f"query {query.shape} and key {key.shape} are read as [batch, length, heads, head dim], "
+            f"{q_len} tokens of {heads} heads; if they are [batch, heads, length, head dim], swap axes 1 and 2"
         )

@@ -70,7 +70,7 @@ def recurrent(
         out = jnp.zeros_like(v)
         state = jnp.zeros(states, jnp.float32) if initial_state is None else initial_state
         return (out, state) if return_state else out
-    warn_of_swapped_axes(q=q, k=k)
+    warn_of_swapped_axes(q, k)
     problem = make(
         batch=batch,
         length=length,
