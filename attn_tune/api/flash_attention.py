@@ -12,18 +12,16 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from attn_tune.api.call import run
 from attn_tune.api.flash_attention_call import CALL, without_denominator
 from attn_tune.api.other_names import OF_JAX, hinting
+from attn_tune.api.swapped_axes import warn_of_swapped_axes
 from attn_tune.ops.fields.arguments import as_mask, check_qkv, lengths_of
 from attn_tune.ops.fields.padding import zero_beyond
 from attn_tune.ops.fields.sinks import largest_sinks_of
 from attn_tune.ops.flash_attention.normalise import normalise
 from attn_tune.ops.flash_attention.options import options_of
 from attn_tune.ops.masks.mask_info import MaskInfo
-from attn_tune.schema.errors import UsageError, warn
+from attn_tune.schema.errors import UsageError
 
 type Specs = Sequence[PartitionSpec | None]
-
-# Models have up to 128.
-MOST_KV_HEADS = 256
 
 
 # The result type depends on ``return_lse``. The other forms leave their arguments to the first.
@@ -166,7 +164,7 @@ def flash_attention(
     if 0 in query.shape[:2]:
         out, lse = without_pairs(query, value)
         return (out, lse) if return_lse else out
-    _warn_of_swapped_axes(query, key)
+    warn_of_swapped_axes(query, key)
     mask = as_mask(
         mask_info=mask_info,
         attention_mask=attention_mask,
@@ -254,16 +252,6 @@ def create_shard_map_wrapper(
         )
 
     return function, (query, key, value)
-
-
-def _warn_of_swapped_axes(query: Array, key: Array) -> None:
-    """Warn where more heads than any model has, and than there are tokens, look like lengths."""
-    (_, q_len, heads, _), (_, kv_len, kv_heads, _) = query.shape, key.shape
-    if kv_heads > MOST_KV_HEADS and q_len < heads and kv_len < kv_heads:
-        warn(
-            f"query {query.shape} and key {key.shape} are read as [batch, length, heads, head dim], "
-            f"{q_len} tokens of {heads} heads; if they are [batch, heads, length, head dim], swap axes 1 and 2"
-        )
 
 
 def _packed(query: Array, key: Array, cum_seqlens_q: Any, cum_seqlens_k: Any) -> MaskInfo:

@@ -20,7 +20,7 @@ def hinting[**P, R](other: str, names: Mapping[str, str]) -> Callable[[Callable[
 
     Args:
       other: the like function, with all that a caller who goes there should know.
-      names: from a name of ``other`` to that of the decorated function.
+      names: from a name of ``other`` to that of the decorated function, or to words that say what to do instead.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -28,10 +28,11 @@ def hinting[**P, R](other: str, names: Mapping[str, str]) -> Callable[[Callable[
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs:
                 if name in names:
+                    here = names[name]
                     # What Python itself raises for an unknown argument.
                     raise TypeError(
                         f"{function.__name__}() got an unexpected keyword argument {name!r}: "
-                        f"here it is {names[name]!r}; {name!r} is an argument of {other}"
+                        f"{f'here it is {here!r}' if here.isidentifier() else here}; {name!r} is an argument of {other}"
                     )
             return function(*args, **kwargs)
 

@@ -75,7 +75,7 @@ def command(
     ]
     frame = pd.DataFrame(rows)
     if not json:
-        # Presets say neither directions nor calls.
-        unused = [] if any(p.directions or p.calls for p in points) else ["directions", "calls"]
+        # Presets say no calls, and few of them directions.
+        unused = [name for name in ("directions", "calls") if not any(getattr(p, name) for p in points)]
         frame = frame.drop(columns=["source", *unused])
-    output.emit_formatted(frame, options.table_or_json(json), key="points")
+    output.emit_formatted(frame, options.table_or_json(json), key="points", whole=("signature",))

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from attn_tune.commands.shared import options, output, selection
+from attn_tune.schema.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +57,9 @@ def command(
     if workload:
         asked = list(selection.with_workloads(asked, [workload]))
     own = [spec for spec in specs if any(one.op == spec.op for one in asked)]
+    # Of all kernels those are shown that the grids ask of.
+    is_narrowed = bool(grid and own) and not (point or kernel or op or json or every)
+    specs, others = (own, len(specs) - len(own)) if is_narrowed else (specs, 0)
     directions = selection.directions(direction, [get_op(name) for name in dict.fromkeys(s.op for s in own)])
     rows = list(_rows(own, asked, directions, target, without=json or every))
     rows += [_other(spec, point, grid) for spec in specs if spec not in own]
@@ -68,6 +72,8 @@ def command(
         key="kernels",
     )
     output.say_absent(away)
+    if others:
+        output.say(f"{counted(others, 'kernel')} of ops without a point in {_source(grid)} left out (--all lists them)")
     if not point and not json:
         each = ", ".join(f"{n} of {name}" for name, n in Counter(one.op for one in asked).items())
         output.say(

@@ -225,7 +225,7 @@ def _print(
         if rest:
             output.say(f"and {rest} more (--all lists them)")
         if name is Section.STATUSES:
-            output.say(frames.counts_in_words(whole))
+            output.say(frames.counts_in_words(whole) + frames.left_out(whole, folded))
         if refused:
             output.say(f"{counted(refused, 'kernel')} can do none of this (--all lists them)")
 

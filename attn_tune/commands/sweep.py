@@ -191,7 +191,8 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
             print()
             output.emit_frame(ran, title="Trials of this run")
         words = count_words(Counter(map(Status, trials["status"])))
-        output.say(f"{counted(outcome.trials, 'trial')} of run {outcome.run_id}: {words}")
+        missing = frames.left_out(counts, away)
+        output.say(f"{counted(outcome.trials, 'trial')} of run {outcome.run_id}: {words}{missing}")
         output.say_absent(away, PLAN_ALL)
         print()
         for line in _next_steps(outcome, db, grids, counts_done):

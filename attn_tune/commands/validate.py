@@ -81,6 +81,8 @@ def command(
         key="validations",
     )
     output.say_absent(away)
+    if lacking := ", ".join(_lacking((spec for spec in specs if spec.id not in away), ways)):
+        output.note(f"left out, not implemented: {lacking}")
     counts = ", ".join(f"{n} {status}" for status, n in frame["status"].value_counts().items())
     output.note(f"{counted(len(frame), 'check')}: {counts or 'none'}")
     ran = {status for row in rows if not (status := Status(row["status"])).is_refused}
@@ -99,13 +101,15 @@ def _nothing(ops: "Iterable[Op]", feature: list[str] | None) -> str:
 
 
 def _searches(specs: "tuple[KernelSpec, ...]", ways: tuple[str, ...]) -> "Iterator[tuple[KernelSpec, str]]":
-    """The directions that each kernel implements. Directions of its op that it does not are named on stderr."""
+    """The directions that each kernel implements."""
+    return ((spec, way) for spec in specs for way in ways if way in spec.searches)
+
+
+def _lacking(specs: "Iterable[KernelSpec]", ways: tuple[str, ...]) -> Iterator[str]:
+    """The kernels that lack a direction of their op, each with what it lacks."""
     for (op, *_), spec in ((_ops([spec]), spec) for spec in specs):
         if absent := [way for way in ways if way in op.directions and way not in spec.searches]:
-            output.note(f"{spec.id} does not implement {', '.join(absent)}")
-        for way in ways:
-            if way in spec.searches:
-                yield spec, way
+            yield f"{spec.id} {' and '.join(absent)}"
 
 
 def _ops(specs: "Iterable[KernelSpec]") -> "list[Op]":

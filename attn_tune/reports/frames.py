@@ -126,6 +126,12 @@ def counts_in_words(counts: pd.DataFrame) -> str:
     return f"{counted(sum(by_status.values()), 'trial')}: {count_words(by_status)}"
 
 
+def left_out(counts: pd.DataFrame, kernels: Collection[str]) -> str:
+    """The end of a sentence on ``status_counts`` whose table has no rows of ``kernels``."""
+    trials = sum(map(int, counts.loc[counts["kernel"].isin(list(kernels)), "trials"]))
+    return f"; {trials} of these, of kernels that cannot run here, are not in the table" if trials else ""
+
+
 def failures(trials: pd.DataFrame) -> pd.DataFrame:
     """The reasons why configs failed, counted by kernel, direction, status and first line, the commonest first.
 

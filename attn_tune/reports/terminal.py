@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 # Columns that move into the title where all rows have the same.
-_SHARED = ("device", "target", "pack", "version", "environment")
+_SHARED = ("device", "target", "pack", "version", "environment", "directions")
 
 
 def to_text(

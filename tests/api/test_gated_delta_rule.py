@@ -212,7 +212,7 @@ def test_the_name_that_an_argument_has_elsewhere_leads_to_the_one_here():
 
 
 def test_ends_of_one_number_are_refused():
-    with pytest.raises(UsageError, match=r"cu_seqlens must be int32 \[sequences \+ 1\]"):
+    with pytest.raises(UsageError, match=r"\[sequences \+ 1\], got int32\[1\]; at least one sequence, .* two ends"):
         attn_tune.gated_delta_rule(**part(arrays(batch=1), slice(None)), cu_seqlens=jnp.asarray([0]))
     with pytest.raises(UsageError, match=r"cu_seqlens must be int32 \[sequences \+ 1\], got float32\[2\]"):
         attn_tune.gated_delta_rule(**part(arrays(batch=1), slice(None)), cu_seqlens=jnp.asarray([0.0, 4.0]))

@@ -1,6 +1,7 @@
 """The public ``linear_attention``, ``gla`` and ``kda``; more of what all share is tried with ``gated_delta_rule``."""
 
 import functools
+import inspect
 import itertools
 
 import jax
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 import attn_tune
-from attn_tune.schema.errors import UsageError
-from tests.api.linear_arrays import B, H, K, N, T, V, arrays, call, exact, part
+from attn_tune.api.linear.other_names import NAMES
+from attn_tune.schema.errors import AttnTuneWarning, UnsupportedError, UsageError
+from tests.api.linear_arrays import KINDS, B, H, K, N, T, V, arrays, call, exact, part
 from tests.chosen import chosen
 from tests.several_devices import run_with_devices
 
@@ -124,6 +126,12 @@ def test_no_tokens_leave_the_state_as_it_is():
     ("kind", "change", "words"),
     [
         ("head", {"g": jnp.zeros((B, T))}, r"g must be float32\[2, 22, 4\], one number for each token and value head"),
+        ("head", {"g": jnp.zeros((B, T))}, r"head, or \[4\], one number for each value head, got float32\[2, 22\]"),
+        ("head", {"g": jnp.zeros((B, T, N, H))}, r"got float32\[2, 22, 4, 8\]; a gate for each channel .* gla$"),
+        ("gated_delta_rule", {"g": jnp.zeros((B, T, N, H))}, r"got float32\[2, 22, 4, 8\]; a gate .* channel .*: kda$"),
+        ("kda", {"g": jnp.zeros((B, T, N))}, r"got float32\[2, 22, 4\]; a gate for each head: gated_delta_rule"),
+        ("kda", {"g": None}, r"got None; .*no gate: gated_delta_rule\(\.\.\., g=None\)"),
+        ("gla", {"g": None}, r"got None; a gate for each head: linear_attention; no gate: linear_attention\("),
         ("constant", {"g": jnp.zeros(K)}, r"g must be float32\[4\], one number for each value head, got float32\[2\]"),
         ("gla", {"g": jnp.zeros((B, T, N))}, r"g must be float32\[2, 22, 4, 8\], .* and channel of the keys"),
         ("kda", {"beta": jnp.zeros((B, T))}, r"beta must be float32\[2, 22, 4\]"),
@@ -137,10 +145,58 @@ def test_malformed_arguments_are_refused_by_name(kind, change, words):
         call(kind)(**arrays(kind) | change)
 
 
-@pytest.mark.parametrize(("kind", "name", "here"), [("constant", "g_gamma", "g"), ("gla", "gk", "g")])
+@pytest.mark.parametrize(
+    ("kind", "name", "here"),
+    [
+        ("constant", "g_gamma", "here it is 'g'; 'g_gamma' is an argument of like functions of flash-linear-attention"),
+        ("constant", "gk", "gates for each channel of the keys are the 'g' of gla"),
+        ("gla", "gk", "here it is 'g'"),
+        ("gla", "softmax_scale", "here it is 'scale'"),
+        ("kda", "cu_seqlens_q", "here it is 'cu_seqlens'"),
+        ("kda", "use_qk_l2norm_in_kernel", "normalise q and k before the call"),
+        ("kda", "A_log", r"compute the gates before the call: g = -exp\(A_log\) \* softplus\(a \+ dt_bias\)"),
+        ("none", "initial_states", "here it is 'initial_state', with the last two axes swapped"),
+        ("none", "D", r"add D \* x to the output; 'D' is"),
+    ],
+)
 def test_the_name_that_an_argument_has_elsewhere_leads_to_the_one_here(kind, name, here):
-    with pytest.raises(TypeError, match=f"{name!r}: here it is {here!r}"):
+    with pytest.raises(TypeError, match=f"{name!r}: {here}"):
         call(kind)(**arrays(kind), **{name: None})
+
+
+@pytest.mark.parametrize("kind", ["gated_delta_rule", "head", "gla", "kda"])
+def test_names_of_other_packages_all_have_a_way_out(kind):
+    for name in NAMES:
+        assert name not in inspect.signature(call(kind)).parameters
+        with pytest.raises(TypeError, match=f"{name!r}: .+; {name!r} is an argument of"):
+            call(kind)(**arrays(kind), **{name: None})
+
+
+@pytest.mark.parametrize("kind", ["gated_delta_rule", "head", "gla", "kda"])
+def test_heads_before_tokens_get_a_warning(kind):
+    x = jax.ShapeDtypeStruct((1, 4, 300, 16), jnp.float32)
+    gate = jax.ShapeDtypeStruct(x.shape if KINDS[kind][1] == "channel" else x.shape[:3], jnp.float32)
+    with pytest.warns(AttnTuneWarning, match=r"^query .* 4 tokens of 300 heads.* swap axes 1 and 2") as warned:
+        jax.eval_shape(call(kind), x, x, x, gate)
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize("kind", ["gated_delta_rule", "head", "gla", "kda"])
+def test_a_kernel_of_the_backward_that_cannot_run_is_an_error_that_says_why(kind):
+    given = arrays(kind)
+
+    def loss(v):
+        return jnp.sum(call(kind)(**given | {"v": v}, platform={"fwd": "xla", "bwd": "triton"}))
+
+    jax.eval_shape(loss, given["v"])
+    with pytest.raises(UnsupportedError, match=r"^triton cannot do the bwd of .*: Triton kernels need an NVIDIA GPU"):
+        jax.eval_shape(jax.grad(loss), given["v"])
+
+
+def test_a_traced_scale_is_refused_with_a_way_out():
+    given = arrays("none")
+    with pytest.raises(UsageError, match=r"scale must .* compiled into the kernel; .* multiply q or the output"):
+        jax.jit(lambda scale: attn_tune.linear_attention(**given, scale=scale))(2.0)
 
 
 @pytest.mark.slow

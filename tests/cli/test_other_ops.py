@@ -93,6 +93,17 @@ def test_kernels_without_a_point_answer_for_every_point_of_each_op():
     assert re.search(r"points: how many a kernel takes, of \d+ of flash_attention in cpu-smoke; configs: of", grid)
 
 
+def test_kernels_of_a_grid_are_those_of_its_ops_unless_others_are_asked_for():
+    words = ("kernels", "--device", "cpu", "--grid", "cpu-smoke")
+    brief, every = run(*words).stdout, run(*words, "--all").stdout
+    assert re.search(r"\n\d+ kernels of ops without a point in cpu-smoke left out \(--all lists them\)\n", brief)
+    assert "has no point of its op" not in brief
+    assert "left out" not in every
+    for shown in (every, run(*words, "-k", "gla/xla").stdout, run(*words, "--op", "gla").stdout):
+        assert "cpu-smoke has no point of its op; give a POINT of gla" in " ".join(shown.split())
+    assert "gla/xla" in run(*words, "--json").stdout
+
+
 def test_kernels_of_a_point_answer_for_it_alone():
     shown = run("kernels", SIGNATURE, "--device", "cpu", "-k", "flash_attention/xla").stdout
     assert SIGNATURE in shown

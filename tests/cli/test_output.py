@@ -79,6 +79,19 @@ def test_grids_leaves_addresses_to_json():
     assert any(row["source"] for row in json.loads(run("grids", "--json").stdout)["grids"])
 
 
+def test_grids_cuts_no_signature_and_shows_no_column_that_says_nothing(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("grids", "qwen3-next-linear-steps").stdout
+    assert "…" not in shown
+    assert shown.startswith("Directions fwd\n")
+    assert "calls" not in shown
+    points = json.loads(run("grids", "qwen3-next-linear-steps", "--json").stdout)["points"]
+    assert {point["calls"] for point in points} == {0}
+    for point in points:
+        assert point["point"] in shown
+        assert set(point["signature"].split()) <= set(shown.split())
+
+
 def test_a_refused_export_is_one_error_line_after_the_rows(tmp_path):
     fill(tmp_path / "lab.db")
     forbidden = run("override", "add", "never", "flash_attention/xla", "--reason", "hangs")
@@ -99,6 +112,9 @@ def test_a_refused_export_is_one_error_line_after_the_rows(tmp_path):
         (["plan", "--point", "cpu-smoke.llama3/1x128"], "name it with --grid"),
         (["plan", "--grid", "gla-1.3b/1x4k"], "for one point give --grid gla-1.3b --point 'gla-1.3b/1x4k'"),
         (["explain", "paged_decode"], "'paged_decode' is an op, no grid point; name a point of it, such as "),
+        (["plan", "--grid", "kda"], "'kda' is an op, no grid; grids of it: kimi-linear, kimi-linear-steps\n"),
+        (["plan", "--grid", "attention"], "'attention' is an op, no grid; no preset has a point of it\n"),
+        (["plan", "--grid", "zzz"], "unknown grid 'zzz'; 'attn-tune grids' lists them\n"),
         (["sweep", "--executor", "zzz"], "'zzz' is not one of 'local', 'ray'; see"),
     ],
 )

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
@@ -16,6 +17,13 @@ _GATES = {
     "constant": "one number for each value head",
     "head": "one number for each token and value head",
     "channel": "one number for each token, value head and channel of the keys",
+}
+# The function for gates that another one does not take.
+_ELSEWHERE = {
+    "gated_delta_rule": "a gate for each channel of the keys: kda",
+    "linear_attention": "a gate for each channel of the keys: gla",
+    "kda": "a gate for each head: gated_delta_rule; no gate: gated_delta_rule(..., g=None)",
+    "gla": "a gate for each head: linear_attention; no gate: linear_attention(..., g=None)",
 }
 
 
@@ -43,13 +51,19 @@ def checked_tokens(q: Any, k: Any, v: Any) -> tuple[Array, Array, Array]:
     return q, k, v
 
 
-def checked_gates(given: Any, kind: str, q: Array, v: Array) -> Float[Array, "..."] | None:
-    """Gates in float32, none of which is infinite."""
+def checked_gates(op: str, given: Any, kind: str, q: Array, v: Array) -> Float[Array, "..."] | None:
+    """Gates of ``op`` in float32, none of which is infinite."""
     if kind == "none":
         return None
     shapes = {"constant": v.shape[2:3], "head": v.shape[:3], "channel": (*v.shape[:3], q.shape[3])}
+    x = None if given is None else check_array("g", given)
+    if x is None or x.ndim != len(shapes[kind]):
+        allowed = ("head", "constant") if op == "linear_attention" else (kind,)
+        forms = ", or ".join(f"{list(shapes[one])}, {_GATES[one]}" for one in allowed)
+        got = "None" if x is None else f"{x.dtype}{list(x.shape)}"
+        raise UsageError(f"g must be {_dtypes(q)}{forms}, got {got}; {_ELSEWHERE[op]}")
     # Differences of infinite gates are not numbers; this one is as good as minus infinity.
-    return jnp.maximum(_checked_numbers("g", given, shapes[kind], _GATES[kind], q), LOWEST_GATE)
+    return jnp.maximum(_checked_numbers("g", x, shapes[kind], _GATES[kind], q), LOWEST_GATE)
 
 
 def checked_strengths(given: Any, q: Array, v: Array) -> Float[Array, "B T N"] | None:
@@ -92,6 +106,11 @@ def checked_workload(workload: Any, is_ragged: bool) -> str:
 
 def checked_scale(scale: Any, head_dim: int) -> float:
     """The scale of the output."""
+    if isinstance(scale, Tracer):
+        raise UsageError(
+            "scale must be a Python number, not a traced value: it is compiled into the kernel; give scale=1.0 and "
+            "multiply q or the output by yours"
+        )
     factor = head_dim**-0.5 if scale is None else static_float("scale", scale)
     if not math.isfinite(factor):
         raise UsageError(f"scale must be finite, got {factor}")
@@ -108,6 +127,9 @@ def checked_flag(name: str, given: Any) -> bool:
 def _checked_numbers(name: str, given: Any, shape: tuple[int, ...], meaning: str, q: Array) -> Float[Array, "..."]:
     x = check_array(name, given)
     if x.shape != shape or x.dtype not in (jnp.float32, q.dtype):
-        allowed = dict.fromkeys(("float32", q.dtype.name))
-        raise UsageError(f"{name} must be {' or '.join(allowed)}{list(shape)}, {meaning}, got {x.dtype}{list(x.shape)}")
+        raise UsageError(f"{name} must be {_dtypes(q)}{list(shape)}, {meaning}, got {x.dtype}{list(x.shape)}")
     return x.astype(jnp.float32)
+
+
+def _dtypes(q: Array) -> str:
+    return " or ".join(dict.fromkeys(("float32", q.dtype.name)))

@@ -22,6 +22,7 @@ from attn_tune.api.linear.arguments import (
     checked_tokens,
     checked_workload,
 )
+from attn_tune.api.swapped_axes import warn_of_swapped_axes
 from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.ops.recurrent.operands import BackwardInputs, Operands
 from attn_tune.ops.recurrent.problem import RecurrentProblem
@@ -64,7 +65,7 @@ def recurrent(
     ends = checked_ends(cu_seqlens, rows, length)
     batch = rows if ends is None else ends.shape[0] - 1
     workload = checked_workload(workload, ends is not None)
-    g, beta = checked_gates(arrays[3], gate, q, v), checked_strengths(arrays[4], q, v)
+    g, beta = checked_gates(make.NAME, arrays[3], gate, q, v), checked_strengths(arrays[4], q, v)
     states = (batch, num_value_heads, head_dim, v_head_dim)
     slots = checked_slots(slots, batch, initial_state, return_state)
     initial_state = checked_state(initial_state, states, is_pool=slots is not None)
@@ -72,6 +73,7 @@ def recurrent(
         out = jnp.zeros_like(v)
         state = jnp.zeros(states, jnp.float32) if initial_state is None else initial_state
         return (out, state) if return_state else out
+    warn_of_swapped_axes(q, k)
     problem = make(
         batch=batch,
         length=length,

@@ -7,6 +7,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.linear.call import Specs, recurrent
+from attn_tune.api.linear.other_names import NAMES, OTHERS
 from attn_tune.api.other_names import hinting
 from attn_tune.ops.gated_delta_rule.problem import Problem
 
@@ -44,7 +45,7 @@ def gated_delta_rule(
 def gated_delta_rule(*arrays: Any, return_state: bool, **arguments: Any) -> Any: ...
 
 
-@hinting("chunk_gated_delta_rule of flash-linear-attention", {"output_final_state": "return_state"})
+@hinting(OTHERS, NAMES | {"gk": "gates for each channel of the keys are the 'g' of kda"})
 def gated_delta_rule(
     q: Float[Array, "B T K H"],
     k: Float[Array, "B T K H"],
@@ -102,7 +103,8 @@ def gated_delta_rule(
       return_state: return ``(out, state)``.
       workload: with ``cu_seqlens``, the profile of lengths to expect, which chooses the config: ``eq``, ``uni``,
         ``exp``, ``one``, or ``mix`` of sequences that decode one token and chunks.
-      platform: the kernel to use, as in ``flash_attention``.
+      platform: the kernel for both directions, as in ``flash_attention``, or one for each: ``{"fwd": "triton_hopper",
+        "bwd": "triton"}``. One that cannot do a call is an error, in the backward too.
       cfg: configs to use, as in ``flash_attention``.
       mesh: run under ``shard_map`` over batch and heads (with ``cu_seqlens`` heads alone); needs ``in_specs``.
       in_specs: the specs of ``q``, ``k`` and ``v``; those of everything else follow from them.

@@ -7,6 +7,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.linear.call import Specs, recurrent
+from attn_tune.api.linear.other_names import NAMES, OTHERS
 from attn_tune.api.other_names import hinting
 from attn_tune.ops.gla.problem import Problem
 
@@ -43,10 +44,7 @@ def gla(
 def gla(*arrays: Any, return_state: bool, **arguments: Any) -> Any: ...
 
 
-@hinting(
-    "chunk_gla and fused_recurrent_gla of flash-linear-attention",
-    {"output_final_state": "return_state", "gk": "g"},
-)
+@hinting(OTHERS, NAMES | {"gk": "g", "g_gamma": "a constant gate for each head is the 'g' of linear_attention"})
 def gla(
     q: Float[Array, "B T K H"],
     k: Float[Array, "B T K H"],
@@ -88,7 +86,7 @@ def gla(
       g: natural logarithms of the gates, one for each token, value head and row of the state, float32 or in the dtype
         of ``q``, at most 0. At -128 and below, minus infinity included, what a finite row holds is forgotten whole.
       scale, initial_state, cu_seqlens, slots, return_state, workload: as in ``gated_delta_rule``.
-      platform, cfg: the kernel and the configs to use, as in ``flash_attention``.
+      platform, cfg: the kernel and the configs to use, of both directions or of each, as in ``gated_delta_rule``.
       mesh, in_specs, out_specs: as in ``gated_delta_rule``.
 
     Returns:

@@ -7,6 +7,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.linear.call import Specs, recurrent
+from attn_tune.api.linear.other_names import NAMES, OTHERS
 from attn_tune.api.other_names import hinting
 from attn_tune.ops.kda.problem import Problem
 
@@ -44,7 +45,7 @@ def kda(
 def kda(*arrays: Any, return_state: bool, **arguments: Any) -> Any: ...
 
 
-@hinting("chunk_kda of flash-linear-attention", {"output_final_state": "return_state"})
+@hinting(OTHERS, NAMES | {"gk": "g"})
 def kda(
     q: Float[Array, "B T K H"],
     k: Float[Array, "B T K H"],
@@ -92,7 +93,7 @@ def kda(
         of ``q``, at most 0. At -128 and below, minus infinity included, what a finite row holds is forgotten whole.
       beta: strengths of the update, float32 or in the dtype of ``q``. None: all are one.
       scale, initial_state, cu_seqlens, slots, return_state, workload: as in ``gated_delta_rule``.
-      platform, cfg: the kernel and the configs to use, as in ``flash_attention``.
+      platform, cfg: the kernel and the configs to use, of both directions or of each, as in ``gated_delta_rule``.
       mesh, in_specs, out_specs: as in ``gated_delta_rule``.
 
     Returns:

@@ -8,6 +8,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.linear.call import Specs, recurrent
+from attn_tune.api.linear.other_names import NAMES, OTHERS
 from attn_tune.api.other_names import hinting
 from attn_tune.ops.linear_attention.problem import Problem
 
@@ -44,7 +45,7 @@ def linear_attention(
 def linear_attention(*arrays: Any, return_state: bool, **arguments: Any) -> Any: ...
 
 
-@hinting("chunk_simple_gla of flash-linear-attention", {"output_final_state": "return_state", "g_gamma": "g"})
+@hinting(OTHERS, NAMES | {"g_gamma": "g", "gk": "gates for each channel of the keys are the 'g' of gla"})
 def linear_attention(
     q: Float[Array, "B T K H"],
     k: Float[Array, "B T K H"],
@@ -91,7 +92,7 @@ def linear_attention(
         head, or one for each value head. At -128 and below, minus infinity included, a finite state is forgotten whole.
         None: nothing is forgotten.
       scale, initial_state, cu_seqlens, slots, return_state, workload: as in ``gated_delta_rule``.
-      platform, cfg: the kernel and the configs to use, as in ``flash_attention``.
+      platform, cfg: the kernel and the configs to use, of both directions or of each, as in ``gated_delta_rule``.
       mesh, in_specs, out_specs: as in ``gated_delta_rule``.
 
     Returns:

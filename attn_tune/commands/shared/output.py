@@ -148,8 +148,10 @@ def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
     emit_frame(frame, title=title, notes=frames.remarks(frame))
 
 
-def emit_formatted(frame: "pd.DataFrame", fmt: Format, *, title: str | None = None, key: str = "rows") -> None:
-    """A frame on stdout in the format asked for."""
+def emit_formatted(
+    frame: "pd.DataFrame", fmt: Format, *, title: str | None = None, key: str = "rows", whole: Collection[str] = ()
+) -> None:
+    """A frame on stdout in the format asked for; of the columns ``whole`` no cell of a table is cut."""
     from attn_tune.reports import tables
 
     match fmt:
@@ -160,7 +162,7 @@ def emit_formatted(frame: "pd.DataFrame", fmt: Format, *, title: str | None = No
         case Format.MARKDOWN:
             print(tables.to_markdown(frame), end="", file=_answers)
         case Format.TABLE:
-            emit_frame(frame, title=title)
+            emit_frame(frame, title=title, whole=whole)
 
 
 def emit_text(text: str) -> None:

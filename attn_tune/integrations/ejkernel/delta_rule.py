@@ -145,7 +145,8 @@ def ragged_gated_delta_rule(
       query, key, value: ``[tokens, N, H]`` twice and ``[tokens, N, V]``, those of one sequence after the other.
       beta: strengths ``[tokens, N]``.
       decay: logarithms of the gates ``[tokens, N]``, at most 0.
-      recurrent_state: ``[slots, N, H, V]``; donate it under ``jax.jit``. Needed, as are the next two.
+      recurrent_state: ``[slots, N, H, V]``; float32 and donated under ``jax.jit`` it is updated in place. Needed, as
+        are the next two.
       query_start_loc: int32 ``[sequences + 1]``.
       state_indices: int32 ``[sequences]``, the slot of each sequence.
       use_qk_l2norm: normalise queries and keys, with 1e-6 under the root.
@@ -169,7 +170,7 @@ def ragged_gated_delta_rule(
         beta[None],
         initial_state=pool.astype(jnp.float32),
         cu_seqlens=ends,
-        slots=indices.astype(jnp.int32),
+        slots=jnp.where(ends[1:] > ends[:-1], indices, -1).astype(jnp.int32),
         return_state=True,
         platform=kernel_of(name, platform, cfg),
     )

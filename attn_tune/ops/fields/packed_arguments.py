@@ -22,5 +22,6 @@ def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"]
         raise UsageError(f"cu_seqlens lays sequences end to end in a batch of 1, got a batch of {rows}")
     ends = check_array("cu_seqlens", cu_seqlens)
     if ends.ndim != 1 or ends.shape[0] < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
-        raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}")
+        least = "; at least one sequence, which has two ends" if ends.ndim == 1 and ends.shape[0] < 2 else ""
+        raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}{least}")
     return jnp.clip(check_integers("cu_seqlens", ends, ends.shape, "cu_seqlens"), 0, length)

@@ -162,7 +162,7 @@ def _folded(line: str, width: int | None, indent: int) -> list[str]:
 
 
 def _key(device: Device) -> str:
-    facts = [device.family, f"{device.units} units"]
+    facts = [device.family, f"{device.units} units" if device.units else "number of units unknown"]
     if device.shared_bytes:
         facts.append(f"{device.shared_bytes} B on chip")
     if device.power_watts:

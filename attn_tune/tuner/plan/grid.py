@@ -72,7 +72,7 @@ def load_grid(name: str, *, lengths: Sequence[str] = ()) -> Grid:
         if (preset := _preset_of(name)) and not name.endswith(".toml") and not path.exists():
             raise UsageError(f"{name!r} is no grid; for one point give --grid {preset} --point {name!r}")
     else:
-        raise unknown_name("grid", name, grid_names())
+        raise _unknown_grid(name)
     return _read(path, lengths)
 
 
@@ -102,6 +102,16 @@ def grid_point(text: str, grids: Sequence[str] = ()) -> GridPoint:
     raise _unknown(text, own, candidates)
 
 
+def _unknown_grid(name: str) -> UsageError:
+    """The error for a grid that does not exist: those of the op that was named, or near ones."""
+    if name in op_names():
+        grids = ", ".join(sorted({_preset_of(point.name) for point in preset_points((ALL,), ops={name})}))
+        return UsageError(
+            f"{name!r} is an op, no grid; {f'grids of it: {grids}' if grids else 'no preset has a point of it'}"
+        )
+    return UsageError(f"unknown grid {name!r}; {near_names(name, grid_names()) or "'attn-tune grids' lists them"}")
+
+
 def _preset_of(text: str) -> str:
     """The preset of which ``text`` names a point, by its first words; empty without one."""
     grid = text.split("/")[0].split("+")[0]
@@ -122,10 +132,11 @@ def _unknown(text: str, own: Sequence[GridPoint], candidates: Sequence[GridPoint
     names = dict.fromkeys(name for p in [*points, *preset_points((ALL,))] for name in p.name.split("+"))
     near = near_names(text, [name for name in names if text in name] or names)
     shown = [point.name for point in points[:_SHOWN]] + ["..."] * (len(points) > _SHOWN)
-    known = f"known: {', '.join(shown)}" if shown else f"known grids: {', '.join(grid_names())}"
-    mark = "" if near else ";"
-    end = "" if points else f"{mark} --grid FILE knows the points of a file of your own"
-    return UsageError(f"unknown grid point {text!r}; {near or known}{end}")
+    if points:
+        return UsageError(f"unknown grid point {text!r}; {near or f'known: {", ".join(shown)}'}")
+    own_file = "--grid FILE knows the points of a file of your own"
+    end = f"{near} {own_file}" if near else f"{own_file}, 'attn-tune grids GRID' lists those of a preset"
+    return UsageError(f"unknown grid point {text!r}; {end}")
 
 
 def preset_points(lengths: Sequence[str] = (), *, ops: Collection[str] | None = None) -> tuple[GridPoint, ...]:

@@ -43,6 +43,11 @@ def test_explain_reads_like_this():
     assert found.heuristic.config == {"block": 8}
 
 
+def test_a_size_that_is_not_known_is_no_zero():
+    unknown = dataclasses.replace(H200, units=0)
+    assert "(sm_90, number of units unknown, 232448 B on chip" in str(explain(OP, sig(1), device=unknown))
+
+
 def test_a_device_given_by_name_is_one_clear_error():
     with pytest.raises(UsageError, match="device must be a Device or None, got 'nvidia-h200'; ATTN_TUNE_DEVICE_AS"):
         explain(OP, sig(1), device="nvidia-h200")

@@ -1,0 +1,22 @@
+"""Arguments of like functions elsewhere, and what to do here instead: a name of ours, or words."""
+
+OTHERS = "like functions of flash-linear-attention, Mamba-2 or vLLM"
+
+_GATE = "compute the gates before the call: g = -exp(A_log) * softplus(a + dt_bias)"
+NAMES = {
+    "output_final_state": "return_state",
+    "return_final_states": "here it is 'return_state', with the last two axes of the states swapped",
+    "initial_states": "here it is 'initial_state', with the last two axes swapped",
+    "ssm_state_indices": "gather the states before the call: initial_state=states[ssm_state_indices]",
+    "seq_idx": "here it is 'cu_seqlens': the first token of each sequence, and the end of the last",
+    "cu_seqlens_q": "cu_seqlens",
+    "softmax_scale": "scale",
+    "head_first": "arrays are [batch, length, heads, head dim] here; swap axes 1 and 2 of those with heads first",
+    "chunk_size": "leave it out: it is a knob that is tuned, and cfg= fixes it",
+    "use_qk_l2norm_in_kernel": "normalise q and k before the call, with 1e-6 under the root",
+    "use_gate_in_kernel": _GATE,
+    "A_log": _GATE,
+    "dt_bias": _GATE,
+    "gv": "no function here has gates for the channels of the values",
+    "D": "add D * x to the output",
+}
