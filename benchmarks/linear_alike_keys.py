@@ -1,4 +1,4 @@
-"""How far kernels of linear attention are off where the keys of a whole chunk are alike: error over allowed.
+"""Errors of kernels of linear attention where the keys of a whole chunk are alike, as multiples of what is allowed.
 
     JAX_PLATFORMS=cpu python benchmarks/linear_alike_keys.py --kernel gated_delta_rule/xla --direction bwd
 
