@@ -155,12 +155,17 @@ def test_a_command_line_that_does_not_exist_is_found():
     ]
 
 
-def test_the_example_grid_can_be_read(tmp_path):
-    (block,) = re.findall(r"```toml\n(.*?)```", text("grids.md"), re.DOTALL)
+def test_the_example_grids_can_be_read(tmp_path):
+    blocks = re.findall(r"```toml\n(.*?)```", text("grids.md"), re.DOTALL)
     path = tmp_path / "mine.toml"
-    path.write_text(block)
-    names = [p.name for p in load_grid(str(path), lengths=("all",)).points]
-    assert names == ["mine.local/8x2k", "mine.local/4x4k", "mine.local/1x512x8k", "mine.pooling"]
+    names = []
+    for block in blocks:
+        path.write_text(block)
+        names.append([p.name for p in load_grid(str(path), lengths=("all",)).points])
+    assert names == [
+        ["mine.local/8x2k", "mine.local/4x4k", "mine.local/1x512x8k", "mine.pooling"],
+        ["mine.layer/4x4k", "mine.prompt", "mine.packed", "mine.step"],
+    ]
 
 
 def test_the_example_queries_run(tmp_path):
