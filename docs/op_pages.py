@@ -3,10 +3,14 @@
 import contextlib
 import dataclasses
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
+
+from op_arrays import operands, outputs, plain
 
 from attn_tune.kernels.knobs import knobs_of
 from attn_tune.kernels.registry import kernels
@@ -14,12 +18,7 @@ from attn_tune.ops.contract import Op, load
 from attn_tune.ops.registry import ops
 from attn_tune.reports.tables import markdown_table
 from attn_tune.schema.errors import UsageError
-from attn_tune.schema.signature import REQUIRED, Signature
-
-# A problem whose required sizes are all this shows which axis is which: one size changes, and axes with it.
-SIZE = 8
-# Of optional fields, to see the arrays that come with them: a flag, the axes of a dense array, a dtype.
-VALUES = ("1", "bnts", "float32", "float8_e4m3fn")
+from attn_tune.schema.signature import REQUIRED, Field
 
 
 def pages() -> dict[str, str]:
@@ -31,7 +30,6 @@ def _page(op: Op) -> str:
     reference = sys.modules[load(op.reference).__module__]
     source = f"{reference.__name__.replace('.', '/')}.py"
     functions = ", ".join(f"`attn_tune.{path.partition(':')[2]}`" for path in op.functions)
-    features = [problem.signature.text for problem in load(op.features)(_plain(op))]
     parts = [
         f"# `{op.name}`",
         f"{_sentence(op.summary)} Made by `make docs`; the words are those of the [glossary](../glossary.md).",
@@ -47,25 +45,27 @@ def _page(op: Op) -> str:
         "## Fields of a signature",
         "A categorical field must match at lookup; a scalable one may be rounded up to a power of two, or borrowed "
         "from a neighbour within a factor of two.",
-        _table(["field", "matching", "required", "meaning"], _fields(op)),
+        _table(["field", "matching", "default", "meaning"], [_field(op, field) for field in op.fields]),
         "## Operands",
-        "Axes have the names of fields; a number is the same for every problem of this kind.",
-        _table(["operand", "directions", "shape", "dtype", "differentiable", "in place"], _operands(op)),
+        "Axes and dtypes have the names of fields; `f(...)` follows from several, and a number is the same for all "
+        "problems. *Only with* names the values of fields without which an operand is not there."
+        + (" Operands of `bwd` alone are what the forward left, and cotangents." if "bwd" in op.directions else ""),
+        _table(["operand", "directions", "only with", "shape", "dtype", "differentiable", "in place"], operands(op)),
         "## Outputs",
         "The kind decides the [rule of proof](../validation.md).",
         _table(
-            ["output", "direction", "kind", "gradient of", "may be left out", "takes over"],
-            _outputs(op),
+            ["output", "direction", "only with", "kind", "gradient of", "may be left out", "takes over"],
+            outputs(op),
         ),
         "## Workloads",
         _table(["workload", "what"], [[f"`{w.name}`", w.summary] for w in op.workloads])
         or "One: the inputs of a problem follow from its signature.",
         "## Feature problems",
-        f"A config of `{_plain(op).signature.text}` must also be right on:",
-        "\n".join(f"- `{text}`" for text in features),
+        f"A config of `{plain(op).signature.text}` must also be right on:",
+        *_features(op),
         _samples(op),
         "## The formula",
-        _indented(reference.__doc__),
+        *_formula(op, reference),
         f"It is computed in [`{source}`](../../{source}).",
         "## Kernels",
         *_kernels(op),
@@ -73,96 +73,60 @@ def _page(op: Op) -> str:
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
 
-def _fields(op: Op) -> Iterator[list[str]]:
-    for field in op.fields:
-        required = "yes" if field.default == REQUIRED else ""
-        yield [f"`{field.name}`", str(field.kind), required, field.doc]
+def _field(op: Op, field: Field) -> list[str]:
+    default = "required" if field.default == REQUIRED else "absent" if field.default is None else f"`{field.default}`"
+    return [f"`{field.name}`", str(field.kind), default, f"{field.doc}{_dtypes(op) if field.name == 'dtype' else ''}"]
 
 
-def _operands(op: Op) -> Iterable[list[str]]:
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for problem in _problems(op):
-        for direction in op.directions:
-            for operand in op.operands(problem, direction):
-                shape = " x ".join(_axes(op, problem, direction, operand))
-                flags = ("yes" if f else "" for f in (operand.differentiable, operand.in_place))
-                row = (f"`{operand.name}`", shape, operand.dtype, *flags)
-                # One form of an operand is enough: others have other dtypes and axes of size one.
-                if not any(row[0] == known[0] and row != known for known in rows):
-                    directions = rows.setdefault(row, [])
-                    directions += [direction] if direction not in directions else []
-    return [[name, ", ".join(found), *rest] for (name, *rest), found in rows.items()]
-
-
-def _outputs(op: Op) -> Iterable[list[str]]:
-    rows: dict[tuple[str, ...], None] = {}
-    for direction in op.directions:
-        for problem in _problems(op):
-            for output in op.outputs(problem, direction):
-                optional = "yes" if output.optional else ""
-                row = (
-                    f"`{output.name}`",
-                    direction,
-                    str(output.kind),
-                    output.of,
-                    optional,
-                    output.updates,
-                )
-                rows[row] = None
-    return map(list, rows)
-
-
-def _problems(op: Op) -> list[Any]:
-    """The plain problem, then one for each optional field and each of ``VALUES`` that the field takes."""
-    problems, plain = [_plain(op)], _plain(op).signature.values
-    for field in op.fields:
-        for value in VALUES if field.default != REQUIRED else ():
-            with contextlib.suppress(UsageError, ValueError):
-                values = {**plain, field.name: int(value) if field.is_int else value}
-                problems.append(op.from_signature(Signature.build(op.name, op.version, op.fields, values)))
-    return problems
-
-
-def _plain(op: Op) -> Any:
-    """The problem that has nothing but its required sizes."""
-    required = (field for field in op.fields if field.default == REQUIRED)
-    words = (f"{f.name}={SIZE if f.is_int else 'bfloat16'}" for f in required)
-    return op.from_signature(op.parse_signature(f"{op.name}/v{op.version} {' '.join(words)}"))
-
-
-def _axes(op: Op, problem: Any, direction: str, operand: Any) -> Iterator[str]:
-    """A name for each axis of ``operand``: the field with which it grows or shrinks, or one more, else its size."""
-    if operand.shape is None:
-        return
-    found: dict[str, list[int]] = {}
-    lengths: dict[str, int] = {}
-    for field in op.fields:
-        other = field.is_int and _changed(op, problem, field.name)
-        if not other:
-            continue
-        shapes = {o.name: o.shape for o in op.operands(other, direction)}
-        sizes = zip(operand.shape, shapes.get(operand.name) or (), strict=False)
-        found[field.name] = [axis for axis, (size, now) in enumerate(sizes) if size != now]
-        lengths[field.name] = problem.signature.values.get(field.name) or 0
-    names: dict[int, str] = {}
-    # A size that others follow from changes several axes; an axis is named by the field that changes the fewest.
-    for field, changed in sorted(found.items(), key=lambda item: len(item[1])):
-        for axis in changed:
-            # Boundaries of sequences are one more than there are sequences.
-            more = " + 1" if operand.shape[axis] == lengths[field] + 1 else ""
-            names.setdefault(axis, f"`{field}{more}`")
-    yield from (names.get(axis, str(size)) for axis, size in enumerate(operand.shape))
-
-
-def _changed(op: Op, problem: Any, field: str) -> Any:
-    """``problem`` with another value of one field; None if no other value makes a problem."""
-    signature = problem.signature
-    value = signature.values.get(field)
-    for other in (2 * value, value // 2) if isinstance(value, int) and value > 1 else ():
-        text = signature.text.replace(f" {field}={value}", f" {field}={other}")
+def _dtypes(op: Op) -> str:
+    """The dtypes that a problem may have."""
+    found: list[str] = []
+    for name in ("bfloat16", "float16", "float32"):
         with contextlib.suppress(UsageError):
-            return op.from_signature(op.parse_signature(text))
-    return None
+            found.append(f"`{plain(op, dtype=name).signature.values['dtype']}`")
+    return f" ({', '.join(found)})"
+
+
+def _features(op: Op) -> Iterator[str]:
+    """The list of feature problems, each with what its signature does not say; then the meaning of that."""
+    lines: dict[str, None] = {}
+    names: dict[str, None] = {}
+    for problem in load(op.features)(plain(op)):
+        usual = op.from_signature(problem.signature)
+        own = [f.name for f in dataclasses.fields(problem) if getattr(problem, f.name) != getattr(usual, f.name)]
+        names |= dict.fromkeys(own)
+        values = ((name, getattr(problem, name)) for name in own)
+        beside = "".join(f", `{name}={f'{v:.3g}' if isinstance(v, float) else v}`" for name, v in values)
+        lines[f"- `{problem.signature.text}`{beside}"] = None
+    yield "\n".join(lines)
+    if names:
+        meanings = (f"- `{name}`: {_attribute(op.problem, name)}" for name in names)
+        yield "What no signature says:\n\n" + "\n".join(meanings)
+
+
+def _attribute(problem: type, name: str) -> str:
+    """The text of an attribute in the docstring of a problem's type, or of one that it extends."""
+    for owner in problem.__mro__:
+        found = re.search(rf"^  {name}: (.*?)(?=^  \S|^\S|\Z)", inspect.getdoc(owner) or "", re.MULTILINE | re.DOTALL)
+        if found and "as there" not in found[1]:
+            return _marked(" ".join(found[1].split())).removesuffix(" Not in the signature.")
+    raise ValueError(f"{problem.__name__} says nothing of {name}")
+
+
+def _formula(op: Op, reference: ModuleType) -> list[str]:
+    """The text of the reference; of one that several ops share, the recurrence in that of the public function."""
+    if reference.__name__.startswith(f"{op.package}."):
+        return [_indented(reference.__doc__)]
+    parts = inspect.cleandoc(load(op.functions[0]).__doc__ or "").split("\n\n")
+    at = next(i for i, part in enumerate(parts) if part.lstrip().startswith("S = "))
+    sources = [part for part in parts[at + 1 :] if "arXiv" in part]
+    recurrence = f"```text\n{textwrap.dedent(parts[at])}\n```"
+    return [_marked(parts[0]), _marked(parts[at - 1]), recurrence, *map(_marked, sources)]
+
+
+def _marked(text: str) -> str:
+    """``text`` of a docstring as that of a page."""
+    return text.replace("::", ":").replace("``", "`")
 
 
 def _samples(op: Op) -> str:
@@ -229,5 +193,5 @@ def _sentence(text: str) -> str:
 
 
 def _indented(text: str | None) -> str:
-    lines = inspect.cleandoc(text or "").replace("``", "`").splitlines()
+    lines = _marked(inspect.cleandoc(text or "")).splitlines()
     return "\n".join(f"> {line}".rstrip() for line in lines)

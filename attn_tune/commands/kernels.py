@@ -65,20 +65,22 @@ def command(
     rows += [_other(spec, point, grid) for spec in specs if spec not in own]
     away = set() if json or every else selection.absent(specs, target)
     frame = pd.DataFrame([row for row in rows if row["kernel"] not in away], columns=_COLUMNS)
-    output.emit_formatted(
-        frame if json else _for_people(frame, is_one=bool(point)),
-        options.table_or_json(json),
+    if json:
+        output.emit_json(kernels=frame)
+        return
+    output.emit_frame(
+        _for_people(frame, is_one=bool(point)),
         title=f"{selection.brief(asked[0].name) if point else 'Kernels'} on {target}",
-        key="kernels",
+        cut={"example": _examples(frame)},
     )
     output.say_absent(away)
     if others:
         output.say(f"{counted(others, 'kernel')} of ops without a point in {_source(grid)} left out (--all lists them)")
-    if not point and not json:
+    if not point:
         each = ", ".join(f"{n} of {name}" for name, n in Counter(one.op for one in asked).items())
         output.say(
-            f"points: how many a kernel takes, of {each or 'no op'} in {_source(grid)}; configs: of one point, that in "
-            "the column example"
+            f"points: how many a kernel takes, of {each or 'no op'} in {_source(grid)}; configs: of one point, the "
+            "example"
         )
         output.say("'attn-tune kernels POINT' answers for one point alone")
 
@@ -104,13 +106,26 @@ def _source(grids: Sequence[str] | None) -> str:
 
 _COLUMNS = [
     *("kernel", "backend", "direction", "supported", "deterministic"),
-    *("points_supported", "points_asked", "example", "configs", "remark"),
+    *("points_supported", "points_asked", "example", "signature", "configs", "remark"),
 ]
+# So many examples are listed below a table.
+_MOST_EXAMPLES = 4
+
+
+def _examples(frame: "pd.DataFrame") -> str:
+    """A line for each example, with its signature and the kernels whose configs are its own."""
+    found: dict[str, list[str]] = {}
+    for row in (one for one in frame.to_dict("records") if one["example"]):
+        name = f"{row['kernel'].rpartition('/')[2]} {row['direction']}"
+        found.setdefault(f"{row['example']}, {row['signature']}", []).append(name)
+    if len(found) > _MOST_EXAMPLES:
+        return f"examples: {len(found)}; --op, --kernel or --direction leave fewer, which are then named"
+    return "\n".join(f"example of {', '.join(names)}: {text}" for text, names in found.items())
 
 
 def _for_people(frame: "pd.DataFrame", *, is_one: bool) -> "pd.DataFrame":
     """The columns that people read. A kernel without configs is not supported, and the remark says why."""
-    places = ("supported", "points_supported", "points_asked", *(("example",) if is_one else ()))
+    places = ("supported", "points_supported", "points_asked", "signature", *(("example",) if is_one else ()))
     shown = frame.drop(columns=list(places))
     if not is_one:
         pairs = zip(frame["points_supported"], frame["points_asked"], strict=True)
@@ -148,7 +163,7 @@ def _rows(
                 (plan,) = made.cases[0].kernels
                 row = _row(plan, direction)
                 counts = {"points_supported": len(able), "points_asked": len(points)}
-                yield row | counts | {"example": selection.brief(example.name)}
+                yield row | counts | {"example": selection.brief(example.name), "signature": example.signature.text}
 
 
 def _far(point: "GridPoint") -> tuple[bool, bool]:
@@ -197,6 +212,7 @@ def _other(spec: "KernelSpec", point: str | None, grids: Sequence[str] | None) -
         "points_supported": 0,
         "points_asked": 0,
         "example": "",
+        "signature": "",
         "configs": "",
         "remark": f"{other}; give a POINT of {spec.op}",
     }

@@ -192,7 +192,7 @@ class Axis:
 def workload_field(workloads: Iterable[Workload]) -> Field:
     """The field of a signature that says the workload; the first one is the default, and is left out."""
     first, *rest = workloads
-    words = ", ".join(w.name for w in (first, *rest))
+    words = ", ".join(f"`{w.name}`" for w in (first, *rest))
     return Field(
         name=WORKLOAD,
         kind=FieldKind.CATEGORICAL,

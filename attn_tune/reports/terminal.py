@@ -48,12 +48,13 @@ def renderables(
     title: str | None = None,
     width: int | None = None,
     notes: Mapping[str, str] = {},
+    cut: Mapping[str, str] = {},
     whole: Collection[str] = (),
 ) -> "Iterator[RenderableType]":
     """The parts that rich prints, from top to bottom, without columns that hold nothing.
 
-    ``notes`` explain columns, by name, also those that do not fit. They come last. Of the columns ``whole`` no cell is
-    cut.
+    ``notes`` explain columns, by name, also those that do not fit. They come last. ``cut`` stands for columns that do
+    not fit. Of the columns ``whole`` no cell is cut.
     """
     if not frame.empty:
         frame = frame.loc[:, ((frame != "") & frame.notna()).any()]
@@ -61,7 +62,7 @@ def renderables(
     columns = [replace(one, whole=one.name in whole) for one in tables.columns(frame)]
     if width is not None and not layout.fits(columns, width):
         columns, title = _without_op(columns, title)
-    yield from of_columns(columns, title=title, width=width, notes=notes)
+    yield from of_columns(columns, title=title, width=width, notes=notes, cut=cut)
 
 
 def of_columns(
@@ -70,6 +71,7 @@ def of_columns(
     title: str | None = None,
     width: int | None = None,
     notes: Mapping[str, str] = {},
+    cut: Mapping[str, str] = {},
 ) -> "Iterator[RenderableType]":
     """The same parts of columns that are words already."""
     from rich.text import Text
@@ -84,9 +86,9 @@ def of_columns(
         yield _table(found)
     if remark := remark_of(found):
         yield Text("\n".join(_lines(remark, width)), style="dim")
-    for one in columns:
-        if one.name in notes:
-            yield Text("\n".join(_lines(notes[one.name], width)))
+    said = [cut[one.name] for one in columns if one.name in cut and one.header in (*found.dropped, *found.cut)]
+    for note in (*said, *(notes[one.name] for one in columns if one.name in notes)):
+        yield Text("\n".join(line for part in note.splitlines() for line in _lines(part, width)))
 
 
 def remark_of(found: Layout) -> str:

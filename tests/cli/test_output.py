@@ -74,6 +74,19 @@ def test_kernels_of_a_point_are_those_of_its_op_unless_others_are_named():
     assert "not of the op of" in run("kernels", POINT, "-k", "gla/xla").stdout
 
 
+def test_kernels_names_the_problem_whose_configs_it_counts_where_the_column_has_no_room(monkeypatch):
+    words = ("kernels", "--device", "cpu", "-k", "gated_delta_rule/xla", "-d", "fwd")
+    monkeypatch.setenv("COLUMNS", "80")
+    (row,) = json.loads(run(*words, "--json").stdout)["kernels"]
+    narrow = " ".join(run(*words).stdout.split())
+    assert f"example of xla fwd: {row['example']}, {row['signature']} " in narrow
+    assert "examples: " in run("kernels", "--device", "cpu").stdout
+    monkeypatch.setenv("COLUMNS", "250")
+    wide = run(*words).stdout
+    assert "example of" not in wide
+    assert row["example"] in wide
+
+
 def test_grids_leaves_addresses_to_json():
     assert "https://" not in run("grids").stdout
     assert any(row["source"] for row in json.loads(run("grids", "--json").stdout)["grids"])

@@ -91,16 +91,18 @@ def emit_frame(
     *,
     title: str | None = None,
     notes: Mapping[str, str] = {},
+    cut: Mapping[str, str] = {},
     whole: Collection[str] = (),
 ) -> None:
     """A table on stdout that fits ``width``, without columns that are blank in every row.
 
     What does not fit is named in a line under it; where too little would be left, each row is a block of lines.
-    ``notes`` explain columns, by name, whether or not there is room for them. Of the columns ``whole`` no cell is cut.
+    ``notes`` explain columns, by name, whether or not there is room for them; ``cut`` stands for columns without room.
+    Of the columns ``whole`` no cell is cut.
     """
     from attn_tune.reports import terminal
 
-    _emit(terminal.renderables(frame, title=title, width=width(), notes=notes, whole=whole))
+    _emit(terminal.renderables(frame, title=title, width=width(), notes=notes, cut=cut, whole=whole))
 
 
 def emit_rows(frame: "pd.DataFrame") -> None:

@@ -27,7 +27,13 @@ FIELDS = (
     Field(name="dtype", kind=_C, is_int=False, doc="dtype of the products and results"),
     *MASK_FIELDS,
     *SOFTMAX_FIELDS,
-    Field(name="softmax", kind=_C, is_int=False, default="float32", doc="dtype of the softmax"),
+    Field(
+        name="softmax",
+        kind=_C,
+        is_int=False,
+        default="float32",
+        doc="dtype of the softmax: `float32`, `bfloat16`, `float16`",
+    ),
 )
 
 

@@ -41,11 +41,23 @@ FIELDS = (
     *(field for field in MASK_FIELDS if field.name in _OF_MASKS),
     Field(name="bq", kind=_C, is_int=True, default=DEFAULT_BLOCK, doc="query rows of a block of the mask"),
     Field(name="bk", kind=_C, is_int=True, default=DEFAULT_BLOCK, doc="keys of a block of the mask"),
-    Field(name="blocks", kind=_C, is_int=False, default="11", doc="mask of blocks: which of b,n it spans"),
-    Field(name="seg", kind=_C, is_int=True, default=0, doc="1: segment ids"),
-    Field(name="len", kind=_C, is_int=True, default=0, doc="1: they are padding behind the keys, of known lengths"),
+    Field(
+        name="blocks",
+        kind=_C,
+        is_int=False,
+        default="11",
+        doc="mask of blocks: `bn`, with 1 for an axis that it does not span",
+    ),
+    Field(name="seg", kind=_C, is_int=True, default=0, doc="`1`: segment ids"),
+    Field(name="len", kind=_C, is_int=True, default=0, doc="`1`: they are padding behind the keys, of known lengths"),
     *(field for field in SOFTMAX_FIELDS if field.name == "cap"),
-    Field(name="prec", kind=_C, is_int=False, default="default", doc="precision of the products"),
+    Field(
+        name="prec",
+        kind=_C,
+        is_int=False,
+        default="default",
+        doc="precision of the products: `default`, `high`, `highest`",
+    ),
     workload_field(WORKLOADS),
 )
 _SHARED = (*(field.name for field in SIZE_FIELDS), "dtype", *_OF_MASKS)

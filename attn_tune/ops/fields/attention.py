@@ -47,7 +47,7 @@ _WORDS: dict[str, str] = {
 }
 
 MASK_FIELDS = (
-    Field(name="causal", kind=_C, is_int=True, default=0, doc="1: causal, bottom-right aligned"),
+    Field(name="causal", kind=_C, is_int=True, default=0, doc="`1`: causal, bottom-right aligned"),
     Field(name="left", kind=_S, is_int=True, default=None, doc="window: positions visible to the left"),
     Field(
         name="right",
@@ -61,14 +61,16 @@ MASK_FIELDS = (
         kind=_C,
         is_int=False,
         default=None,
-        doc="dense mask: which of b,n,t,s it spans",
+        doc="dense mask: `bnts`, with 1 for an axis that it does not span",
     ),
-    Field(name="bias", kind=_C, is_int=False, default=None, doc="bias: which of b,n,t,s it spans"),
+    Field(
+        name="bias", kind=_C, is_int=False, default=None, doc="bias: `bnts`, with 1 for an axis that it does not span"
+    ),
 )
 SOFTMAX_FIELDS = (
-    Field(name="sinks", kind=_C, is_int=True, default=0, doc="1: one sink logit a head"),
-    Field(name="cap", kind=_C, is_int=True, default=0, doc="1: tanh soft cap"),
-    Field(name="drop", kind=_C, is_int=True, default=0, doc="1: dropout"),
+    Field(name="sinks", kind=_C, is_int=True, default=0, doc="`1`: one sink logit a head"),
+    Field(name="cap", kind=_C, is_int=True, default=0, doc="`1`: tanh soft cap"),
+    Field(name="drop", kind=_C, is_int=True, default=0, doc="`1`: dropout"),
 )
 
 

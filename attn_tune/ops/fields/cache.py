@@ -39,23 +39,25 @@ SMALLEST = 2.0**-60
 _C = FieldKind.CATEGORICAL
 # Parts of a signature: where a token lies, and what is stored of it.
 PLACE_FIELDS = (
-    Field(name="page", kind=_C, is_int=True, default=0, doc="tokens of a page; 0: contiguous, no page table"),
+    Field(name="page", kind=_C, is_int=True, default=0, doc="tokens of a page; `0`: contiguous, no page table"),
     Field(
         name="layout",
         kind=_C,
         is_int=False,
         default="nhd",
-        doc="order of the cache's axes: nhd, hnd, head_first, interleaved; of attention also latent: values in keys",
+        doc="order of the cache's axes: `nhd`, `hnd`, `head_first`, `interleaved`; of attention also `latent`: values "
+        "in keys",
     ),
 )
 CODE_FIELDS = (
-    Field(name="kv", kind=_C, is_int=False, default=SAME, doc="dtype of the cache: same, float8_e4m3fn, int8"),
+    Field(name="kv", kind=_C, is_int=False, default=SAME, doc="dtype of the cache: `same`, `float8_e4m3fn`, `int8`"),
     Field(
         name="kvscale",
         kind=_C,
         is_int=False,
         default="none",
-        doc="what has a scale of its own in the cache: none, tensor, head, token (and head); of latents also block",
+        doc="what has a scale of its own in the cache: `none`, `tensor`, `head`, `token` (and head); of latents also "
+        "`block`",
     ),
 )
 

@@ -35,8 +35,8 @@ HEAD_FIELDS = (
     Field(name="dtype", kind=_C, is_int=False, doc="dtype of the queries and the output"),
     *CODE_FIELDS,
     Field(name="left", kind=_S, is_int=True, default=None, doc="window: positions visible to the left"),
-    Field(name="sinks", kind=_C, is_int=True, default=0, doc="1: one sink logit a head"),
-    Field(name="cap", kind=_C, is_int=True, default=0, doc="1: tanh soft cap"),
+    Field(name="sinks", kind=_C, is_int=True, default=0, doc="`1`: one sink logit a head"),
+    Field(name="cap", kind=_C, is_int=True, default=0, doc="`1`: tanh soft cap"),
 )
 _SIZES = {
     "batch": "b",

@@ -30,18 +30,30 @@ FIELDS = (
     *SIZE_FIELDS,
     Field(name="dtype", kind=_C, is_int=False, doc="dtype of query, key, value"),
     *MASK_FIELDS,
-    Field(name="seg", kind=_C, is_int=True, default=0, doc="1: segment ids"),
+    Field(name="seg", kind=_C, is_int=True, default=0, doc="`1`: segment ids"),
     Field(
         name="len",
         kind=_C,
         is_int=True,
         default=0,
-        doc="1: they are padding behind the keys, of known lengths",
+        doc="`1`: they are padding behind the keys, of known lengths",
     ),
-    Field(name="pos", kind=_C, is_int=True, default=0, doc="1: explicit positions (packed sequences)"),
+    Field(name="pos", kind=_C, is_int=True, default=0, doc="`1`: explicit positions (packed sequences)"),
     *SOFTMAX_FIELDS,
-    Field(name="logits", kind=_C, is_int=False, default="float32", doc="dtype of the logits"),
-    Field(name="prec", kind=_C, is_int=False, default="default", doc="precision of the products"),
+    Field(
+        name="logits",
+        kind=_C,
+        is_int=False,
+        default="float32",
+        doc="dtype of the logits: `float32`, `bfloat16`, `float16`",
+    ),
+    Field(
+        name="prec",
+        kind=_C,
+        is_int=False,
+        default="default",
+        doc="precision of the products: `default`, `high`, `highest`",
+    ),
 )
 
 

@@ -18,14 +18,14 @@ FIELDS = (
     Field(name="r", kind=_S, is_int=True, doc="queries of all sequences together"),
     Field(name="n", kind=_S, is_int=True, doc="query heads"),
     Field(name="v", kind=_C, is_int=True, doc="value head dim"),
-    Field(name="parts", kind=_C, is_int=True, default=2, doc="parts that are merged, 2 to 4"),
+    Field(name="parts", kind=_C, is_int=True, default=2, doc="parts that are merged: `2`, `3`, `4`"),
     Field(name="dtype", kind=_C, is_int=False, doc="dtype of the parts"),
     Field(
         name="out",
         kind=_C,
         is_int=False,
         default=SAME,
-        doc="dtype of the merged output: same, float32, bfloat16, float16",
+        doc="dtype of the merged output: `same`, `float32`, `bfloat16`, `float16`",
     ),
 )
 _WORDS = {

@@ -29,7 +29,7 @@ FIELDS = (
     Field(name="top", kind=_S, is_int=True, doc="blocks that a query names"),
     Field(name="block", kind=_C, is_int=True, default=DEFAULT_BLOCK, doc="keys of a block"),
     Field(name="dtype", kind=_C, is_int=False, doc="dtype of queries, keys, values and the output"),
-    Field(name="ragged", kind=_C, is_int=True, default=0, doc="1: b sequences end to end in t tokens"),
+    Field(name="ragged", kind=_C, is_int=True, default=0, doc="`1`: b sequences end to end in t tokens"),
     workload_field(WORKLOADS),
 )
 _SIZES = {

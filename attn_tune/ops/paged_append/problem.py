@@ -28,7 +28,7 @@ FIELDS = (
     *PLACE_FIELDS,
     Field(name="dtype", kind=_C, is_int=False, doc="dtype of the new keys and values"),
     *CODE_FIELDS,
-    Field(name="ragged", kind=_C, is_int=True, default=0, doc="1: sequences have different numbers of new tokens"),
+    Field(name="ragged", kind=_C, is_int=True, default=0, doc="`1`: sequences have different numbers of new tokens"),
 )
 _SIZES = {"batch": "b", "tokens": "t", "num_kv_heads": "k", "head_dim": "h", "v_head_dim": "v"}
 

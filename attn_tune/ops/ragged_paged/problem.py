@@ -38,15 +38,15 @@ FIELDS = (
         kind=FieldKind.CATEGORICAL,
         is_int=True,
         default=1,
-        doc="1: a query sees no key behind its own; 0: all of its sequence",
+        doc="`1`: a query sees no key behind its own; `0`: all of its sequence",
     ),
     Field(
         name="qscale",
         kind=FieldKind.CATEGORICAL,
         is_int=False,
         default="none",
-        doc="what has a scale of its own in queries that are codes of the cache's dtype: tensor, token (and head); "
-        "none: queries are in dtype",
+        doc="what has a scale of its own in queries that are codes of the cache's dtype: `tensor`, `token` (and head); "
+        "`none`: queries are in dtype",
     ),
     workload_field(WORKLOADS),
 )

@@ -50,13 +50,13 @@ _SIZES = {
     "v_head_dim": "v",
 }
 BETA_FIELD = Field(
-    name="beta", kind=_C, is_int=True, default=1, doc="1: a strength for each token and value head; 0: all are 1"
+    name="beta", kind=_C, is_int=True, default=1, doc="`1`: a strength for each token and value head; `0`: all are 1"
 )
 
 
 def gate_field(gates: tuple[str, ...]) -> Field:
     """The field of a signature that says the kind of gates; the first one is the default."""
-    doc = "; ".join(f"{gate}: {_GATES[gate]}" for gate in gates)
+    doc = "; ".join(f"`{gate}`: {_GATES[gate]}" for gate in gates)
     return Field(name="gate", kind=_C, is_int=False, default=gates[0], doc=doc)
 
 
@@ -76,10 +76,10 @@ def fields_of(*own: Field) -> tuple[Field, ...]:
             kind=_C,
             is_int=False,
             default="none",
-            doc="states: in: given at the start; out: returned at the end; both; none; "
-            "pool: both, in slots of a pool that are updated in place (forward only)",
+            doc="states of sequences: `in`: given at the start; `out`: returned at the end; `both`; `none`; "
+            "`pool`: both, in slots of a pool that is updated in place (forward only)",
         ),
-        Field(name="ragged", kind=_C, is_int=True, default=0, doc="1: sequences of different lengths, end to end"),
+        Field(name="ragged", kind=_C, is_int=True, default=0, doc="`1`: sequences of different lengths, end to end"),
         workload_field(WORKLOADS),
     )
 

@@ -29,7 +29,7 @@ FIELDS = (
     Field(name="v", kind=_C, is_int=True, doc="width of latents, which are the values"),
     Field(name="top", kind=_S, is_int=True, doc="indices of a query"),
     Field(name="dtype", kind=_C, is_int=False, doc="dtype of queries, keys and the output"),
-    Field(name="sinks", kind=_C, is_int=True, default=0, doc="1: one sink logit a head"),
+    Field(name="sinks", kind=_C, is_int=True, default=0, doc="`1`: one sink logit a head"),
     workload_field(WORKLOADS),
 )
 _SIZES = {

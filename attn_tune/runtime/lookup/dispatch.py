@@ -27,6 +27,7 @@ from attn_tune.runtime.lookup.resolution import (
     nothing_supports,
     plain_answer,
     resolve_question,
+    untuned_order,
 )
 from attn_tune.runtime.overrides.active import way_out
 from attn_tune.schema.config import config_from_dict, is_mapping
@@ -188,6 +189,7 @@ def explain(
         steps=steps,
         ignored=tuple(ignored),
         kernels=question.refusals(),
+        able=tuple(s.id for s in untuned_order(question)),
         absent=tuple(s.id for s in question.specs if not runs_on(s, question.device)),
         heuristic=untuned.answer if untuned else None,
         answer=None if refused_by else answer,

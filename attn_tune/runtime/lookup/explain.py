@@ -32,7 +32,8 @@ class Explanation:
       steps: everything the walk looked at, in order, up to the row that answered.
       ignored: packs that could not be used at all, with the reason.
       kernels: kernels that cannot do the problem here, with the reason.
-      absent: those of them, by id, that can do nothing on the device; the text has one line for all.
+      able: kernels, by id, that can, in the order in which they are asked for an untuned config.
+      absent: those of ``kernels``, by id, that can do nothing on the device; the text has one line for all.
       heuristic: what would run untuned; None where nothing supports the problem.
       answer: what runs; None likewise, and where the call is refused.
       refused_by: the setting by which the call, a miss, raises ``NoDataError``; ``""`` where it does not.
@@ -49,6 +50,7 @@ class Explanation:
     steps: tuple[Step, ...]
     ignored: tuple[Rejection, ...]
     kernels: tuple[Rejection, ...]
+    able: tuple[str, ...]
     absent: tuple[str, ...]
     heuristic: Answer | None
     answer: Answer | None
@@ -67,7 +69,7 @@ class Explanation:
         return self.text()
 
     def text(self, *, every: bool = False, width: int | None = None) -> str:
-        """The steps, one a line; with ``every`` a line for each of the ``absent`` kernels and of equal steps too.
+        """The steps, one a line; with ``every`` the ``able`` and ``absent`` kernels too, and equal steps one by one.
 
         Lines of more than ``width`` characters are folded between words. None folds nothing.
         """
@@ -81,6 +83,7 @@ class Explanation:
         if self.heuristic is not None:
             table += [(r.subject, f"rejected: {r.reason}") for r in self.heuristic.rejected]
             table.append(("untuned", self._untuned(self.heuristic)))
+            table += self._behind(self.heuristic) if every else ()
         folded = () if every else self.absent
         table += [(f"kernel {r.subject}", f"unsupported: {r.reason}") for r in self.kernels if r.subject not in folded]
         if folded:
@@ -107,6 +110,13 @@ class Explanation:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _behind(self, heuristic: Answer) -> Iterator[tuple[str, str]]:
+        """The kernels that would be asked only if the untuned one could not."""
+        order = [name.rpartition("/")[2] for name in self.able]
+        for before, name in itertools.pairwise(order[order.index(heuristic.kernel) :]):
+            if not any(r.subject == f"untuned config of {self.op}/{name}" for r in heuristic.rejected):
+                yield f"kernel {self.op}/{name}", f"can do it; behind {before} in the untuned order"
 
     def _untuned(self, heuristic: Answer) -> str:
         text = f"{heuristic.kernel} {config_words(heuristic.config or {})}"

@@ -73,6 +73,13 @@ def resolve_question(question: Question, view: View, *, with_nearest: bool = Fal
     return Resolved(heuristic(question, rejected), steps)
 
 
+def untuned_order(question: Question) -> list[KernelSpec]:
+    """The kernels that can do a problem and may answer, in the order in which they are asked for an untuned config."""
+    able = [s for s in question.specs if question.refusal_of(s) is None and question.reluctance_of(s) is None]
+    place, asked = question.op.place, (question.problem, question.direction, question.device)
+    return sorted(able, key=lambda s: (-place(s, *asked), s.name))
+
+
 def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> Choice | None:
     """The untuned choice: of the kernels that can, the one its platform prefers; None if none can.
 
@@ -81,10 +88,8 @@ def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> Choic
     make a call fail.
     """
     problem, direction, device = question.problem, question.direction, question.device
-    able = [s for s in question.specs if question.refusal_of(s) is None and question.reluctance_of(s) is None]
     last: Choice | None = None
-    place = question.op.place
-    for spec in sorted(able, key=lambda s: (-place(s, problem, direction, device), s.name)):
+    for spec in untuned_order(question):
         search = spec.searches[direction]
         try:
             config = search.heuristic(problem, device)

@@ -53,6 +53,15 @@ def test_a_device_given_by_name_is_one_clear_error():
         explain(OP, sig(1), device="nvidia-h200")
 
 
+def test_all_lists_the_kernels_that_can_too_in_their_untuned_order():
+    found = explain(OP, sig(1024), device=H200)
+    assert found.able == ("toy/alpha", "toy/beta")
+    lines = [line.split(maxsplit=3)[2:] for line in found.text(every=True).splitlines() if "kernel toy/" in line]
+    assert lines[0] == ["toy/beta", "can do it; behind alpha in the untuned order"]
+    assert "can do it" not in str(found)
+    assert explain(OP, sig(1024), device=H200, kernel="beta").text(every=True).count("can do it") == 0
+
+
 def test_explain_when_nothing_can_run():
     found = explain(OP, sig(1, dtype="float16"), "bwd", device=H200)
     assert found.answer is None
