@@ -88,8 +88,14 @@ def test_steps_over_a_pool_are_one_call_of_all_tokens():
         ({"slots": jnp.zeros(2)}, r"slots must be int32\[2\].* got float32\[2\]"),
         ({"return_state": False}, "give initial_state and return_state=True"),
         ({"initial_state": None}, "give initial_state and return_state=True"),
-        ({"initial_state": jnp.zeros((SLOTS, HEADS, WIDTH, 9))}, r"must be float32\[slots, 4, 8, 8\], got float32\[6, 4"),
-        ({"initial_state": jnp.zeros((0, HEADS, WIDTH, WIDTH))}, r"must be float32\[slots, 4, 8, 8\], got float32\[0, 4"),
+        (
+            {"initial_state": jnp.zeros((SLOTS, HEADS, WIDTH, 9))},
+            r"must be float32\[slots, 4, 8, 8\], got float32\[6, 4",
+        ),
+        (
+            {"initial_state": jnp.zeros((0, HEADS, WIDTH, WIDTH))},
+            r"must be float32\[slots, 4, 8, 8\], got float32\[0, 4",
+        ),
     ],
 )
 def test_malformed_pools_are_refused_in_a_sentence(change, words):

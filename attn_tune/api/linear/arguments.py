@@ -84,7 +84,9 @@ def checked_state(given: Any, shape: tuple[int, ...], *, is_pool: bool) -> Float
     return state
 
 
-def checked_slots(given: Any, sequences: int, initial_state: Any, return_state: bool) -> Int[Array, " sequences"] | None:
+def checked_slots(
+    given: Any, sequences: int, initial_state: Any, return_state: bool
+) -> Int[Array, " sequences"] | None:
     """The slot of each sequence in the pool that ``initial_state`` is."""
     if given is None:
         return None
@@ -92,7 +94,9 @@ def checked_slots(given: Any, sequences: int, initial_state: Any, return_state: 
         raise UsageError("slots are of a pool of states, updated in place; give initial_state and return_state=True")
     slots = check_array("slots", given)
     if slots.shape != (sequences,) or slots.dtype != jnp.int32:
-        raise UsageError(f"slots must be int32[{sequences}], one for each sequence, got {slots.dtype}{list(slots.shape)}")
+        raise UsageError(
+            f"slots must be int32[{sequences}], one for each sequence, got {slots.dtype}{list(slots.shape)}"
+        )
     return slots
 
 

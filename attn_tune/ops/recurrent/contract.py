@@ -35,8 +35,10 @@ def operands(problem: RecurrentProblem, direction: str) -> tuple[Operand, ...]:
     if p.has_beta:
         found.append(Operand(name="beta", shape=numbers, dtype="float32", differentiable=True))
     if p.has_initial_state:
-        pooled: dict[str, bool] = {"in_place": True} if p.has_pool else {"differentiable": True}
-        found.append(Operand(name="initial_state", shape=p.state_shape, dtype="float32", **pooled))
+        pool = p.has_pool
+        found.append(
+            Operand(name="initial_state", shape=p.state_shape, dtype="float32", differentiable=not pool, in_place=pool)
+        )
     if p.ragged:
         found.append(Operand(name="cu_seqlens", shape=(p.batch + 1,), dtype="int32"))
     if p.has_pool:

@@ -31,8 +31,8 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
     Values and cotangents of outputs are standard normal. Queries and keys have length one, which keeps the recurrence
     from growing. Gates are those of heads that forget slowly or fast. Strengths are between 0 and 1, at the edges
     between 0 and 2, and there keys come several times in a row. Sequences of a ragged call have the workload's lengths
-    in random order; what belongs to none is NaN. Slots of a pool are in random order, and some are of no sequence. The cotangent of the final states is about as large as what the
-    outputs add to it.
+    in random order; what belongs to none is NaN. Slots of a pool are in random order, and some are of no sequence. The
+    cotangent of the final states is about as large as what the outputs add to it.
     """
     p = problem
     keys = iter(jax.random.split(jax.random.key(seed), 10 if p.has_pool else 9))

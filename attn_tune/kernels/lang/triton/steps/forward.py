@@ -18,7 +18,6 @@ from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.device.tile import LOG2E
 from attn_tune.kernels.lang.triton.steps.config import Config
 
-
 # The place of the initial states among the operands.
 _POOL = 5
 
