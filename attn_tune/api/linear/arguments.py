@@ -77,7 +77,7 @@ def checked_state(given: Any, shape: tuple[int, ...], *, is_pool: bool) -> Float
         return None
     state = check_array("initial_state", given)
     wanted = [*(["slots"] if is_pool else shape[:1]), *shape[1:]]
-    fits = state.ndim == 4 and state.shape[is_pool:] == shape[is_pool:] and state.size > 0
+    fits = state.ndim == 4 and state.shape[is_pool:] == shape[is_pool:] and (state.shape[0] > 0 or not is_pool)
     if not fits or state.dtype != jnp.float32:
         listed = ", ".join(map(str, wanted))
         raise UsageError(f"initial_state must be float32[{listed}], got {state.dtype}{list(state.shape)}")
