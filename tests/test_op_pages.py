@@ -60,7 +60,8 @@ def test_rows_say_on_which_values_they_depend():
         "float32",
     ]
     assert operands["q"][3] == "`dtype`"
-    assert outputs["state"] == ["fwd", "`state=out` or `both`", "state", ""]
+    in_place = "with `state=pool`: initial_state"
+    assert outputs["state"] == ["fwd", "`state=out`, `both` or `pool`", "state", "", in_place]
     assert outputs["dinitial_state"] == ["bwd", "`state=in` or `both`", "gradient", "initial_state"]
     assert rows("gated_delta_rule", "Operands")["beta"][1] == "`beta=1`"
     cached = rows("paged_decode", "Operands")
