@@ -62,7 +62,7 @@ def test_rows_say_on_which_values_they_depend():
     assert operands["q"][3] == "`dtype`"
     in_place = "with `state=pool`: initial_state"
     assert outputs["state"] == ["fwd", "`state=out`, `both` or `pool`", "state", "", in_place]
-    assert outputs["dinitial_state"] == ["bwd", "`state=in` or `both`", "gradient", "initial_state"]
+    assert outputs["dinitial_state"] == ["bwd", "`state=in` or `both`", "gradient", "initial_state", ""]
     assert rows("gated_delta_rule", "Operands")["beta"][1] == "`beta=1`"
     cached = rows("paged_decode", "Operands")
     assert cached["page_table"][1:3] == ["`page`", "`b` x `s / page`"]
