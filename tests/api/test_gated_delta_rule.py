@@ -198,6 +198,7 @@ def test_configs_of_both_directions_can_be_given():
         ({"scale": "0.5"}, "scale must be a number, got '0.5'"),
         ({"scale": True}, "scale must be a number, got True"),
         ({"scale": float("inf")}, "scale must be finite, got inf"),
+        ({"scale": 1e39}, "scale must be a finite float32, got 1e\\+39"),
         ({"return_state": "yes"}, "return_state must be True or False, got 'yes'"),
     ],
 )

@@ -1,6 +1,5 @@
 """The checks of the arguments of linear attention. Each error names the argument, what it may be, and what it is."""
 
-import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -116,8 +115,8 @@ def checked_scale(scale: Any, head_dim: int) -> float:
             "multiply q or the output by yours"
         )
     factor = head_dim**-0.5 if scale is None else static_float("scale", scale)
-    if not math.isfinite(factor):
-        raise UsageError(f"scale must be finite, got {factor}")
+    if abs(factor) > float(jnp.finfo(jnp.float32).max):
+        raise UsageError(f"scale must be a finite float32, got {factor}")
     return factor
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Literal, overload
 
-import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.linear.call import Specs, recurrent
 from attn_tune.api.linear.other_names import NAMES, OTHERS
 from attn_tune.api.other_names import hinting
+from attn_tune.ops.fields.arguments import check_array
 from attn_tune.ops.linear_attention.problem import Problem
 
 
@@ -105,7 +105,7 @@ def linear_attention(
     """
     return recurrent(
         Problem,
-        "none" if g is None else "constant" if jnp.ndim(g) == 1 else "head",
+        "none" if g is None else "constant" if check_array("g", g).ndim == 1 else "head",
         (q, k, v, g, None),
         scale=scale,
         initial_state=initial_state,
