@@ -4,7 +4,7 @@ from typing import ClassVar, Protocol
 
 from attn_tune.schema.signature import Signature
 
-DECIDES_NO_CODE = "the names of a problem's fields"
+DECIDES_NO_CODE = "the names of a problem's fields, and a refusal"
 
 
 class Recurrent(Protocol):
@@ -42,3 +42,10 @@ class Recurrent(Protocol):
     def ragged(self) -> bool: ...
     @property
     def scale(self) -> float: ...
+
+
+def refuses_gradients(problem: Recurrent, direction: str) -> str | None:
+    """The reason that no kernel makes gradients of this problem, or None."""
+    if problem.has_pool and direction == "bwd":
+        return "state=pool: states are updated in place, so there is no backward"
+    return None

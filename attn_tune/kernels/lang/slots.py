@@ -28,10 +28,3 @@ def over_slots[P, C](forward: Forward[P, C]) -> Forward[P, C]:
         return found | {"state": pool.at[places].set(found["state"], mode="drop")}
 
     return whole
-
-
-def refuses_gradients(problem: Any, direction: str) -> str | None:
-    """The reason that no kernel makes gradients of this problem, or None."""
-    if problem.has_pool and direction == "bwd":
-        return "state=pool: states are updated in place, so there is no backward"
-    return None

@@ -2,8 +2,7 @@
 
 from attn_tune.kernels.lang.gluon.chunks import COLUMNS, WIDTHS
 from attn_tune.kernels.lang.gluon.chunks.space import programs
-from attn_tune.kernels.lang.recurrent import Recurrent
-from attn_tune.kernels.lang.slots import refuses_gradients
+from attn_tune.kernels.lang.recurrent import Recurrent, refuses_gradients
 from attn_tune.kernels.lang.triton.limits import refuses_device, refuses_triton, shared_limit
 from attn_tune.schema.device import Device
 

@@ -1,7 +1,6 @@
 """Problems, devices and configs that walks over chunks of tokens cannot do, whatever the op."""
 
-from attn_tune.kernels.lang.recurrent import Recurrent
-from attn_tune.kernels.lang.slots import refuses_gradients
+from attn_tune.kernels.lang.recurrent import Recurrent, refuses_gradients
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_device, refuses_triton, shared_limit
 from attn_tune.schema.device import Device

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from attn_tune.kernels.knobs import tried
-from attn_tune.kernels.lang.slots import refuses_gradients
+from attn_tune.kernels.lang.recurrent import refuses_gradients
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.kernels.lang.xla.linear.config import (
     BackwardConfig,
