@@ -59,6 +59,15 @@ def test_packed_sequences_have_slots_and_those_without_a_token_keep_their_state(
     np.testing.assert_array_equal(found[1], pool[1])
 
 
+@pytest.mark.parametrize("slots", [[4, -1], np.array([4, -7], np.int8), np.array([4, 2**32 + 1])])
+def test_integers_of_any_kind_are_slots(slots):
+    call, pool = call_of("gated_delta_rule", 2, 3)
+    want, states = call(initial_state=pool, slots=jnp.array([4, -1], jnp.int32))
+    out, found = call(initial_state=pool, slots=slots)
+    np.testing.assert_array_equal(out, want)
+    np.testing.assert_array_equal(found, states)
+
+
 def test_a_donated_pool_is_updated_in_place():
     call, pool = call_of("gated_delta_rule", 2, 1)
     step = jax.jit(lambda pool, slots: call(initial_state=pool, slots=slots), donate_argnums=0)
@@ -84,17 +93,17 @@ def test_steps_over_a_pool_are_one_call_of_all_tokens():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"slots": jnp.zeros(3, jnp.int32)}, r"slots must be int32\[2\], one for each sequence, got int32\[3\]"),
-        ({"slots": jnp.zeros(2)}, r"slots must be int32\[2\].* got float32\[2\]"),
+        ({"slots": jnp.zeros(3, jnp.int32)}, r"slots must be integers \[2\] beside the sequences, got int32\[3\]"),
+        ({"slots": jnp.zeros(2)}, r"slots must be integers \[2\].* got float32\[2\]"),
         ({"return_state": False}, "give initial_state and return_state=True"),
         ({"initial_state": None}, "give initial_state and return_state=True"),
         (
             {"initial_state": jnp.zeros((SLOTS, HEADS, WIDTH, 9))},
-            r"must be float32\[slots, 4, 8, 8\], got float32\[6, 4",
+            r"must be float32\[slots, 4, 8, 8\], at least one slot, got float32\[6, 4",
         ),
         (
             {"initial_state": jnp.zeros((0, HEADS, WIDTH, WIDTH))},
-            r"must be float32\[slots, 4, 8, 8\], got float32\[0, 4",
+            r"must be float32\[slots, 4, 8, 8\], at least one slot, got float32\[0, 4",
         ),
     ],
 )

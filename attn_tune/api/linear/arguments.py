@@ -7,7 +7,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
-from attn_tune.ops.fields.cache_arguments import check_workload
+from attn_tune.ops.fields.cache_arguments import check_integers, check_workload
 from attn_tune.ops.recurrent.problem import LOWEST_GATE, WORKLOADS
 from attn_tune.schema.errors import UsageError, shown
 
@@ -78,8 +78,8 @@ def checked_state(given: Any, shape: tuple[int, ...], *, is_pool: bool) -> Float
     wanted = [*(["slots"] if is_pool else shape[:1]), *shape[1:]]
     fits = state.ndim == 4 and state.shape[is_pool:] == shape[is_pool:] and (state.shape[0] > 0 or not is_pool)
     if not fits or state.dtype != jnp.float32:
-        listed = ", ".join(map(str, wanted))
-        raise UsageError(f"initial_state must be float32[{listed}], got {state.dtype}{list(state.shape)}")
+        listed = f"[{', '.join(map(str, wanted))}]{', at least one slot' if is_pool else ''}"
+        raise UsageError(f"initial_state must be float32{listed}, got {state.dtype}{list(state.shape)}")
     return state
 
 
@@ -91,12 +91,7 @@ def checked_slots(
         return None
     if initial_state is None or not return_state:
         raise UsageError("slots are of a pool of states, updated in place; give initial_state and return_state=True")
-    slots = check_array("slots", given)
-    if slots.shape != (sequences,) or slots.dtype != jnp.int32:
-        raise UsageError(
-            f"slots must be int32[{sequences}], one for each sequence, got {slots.dtype}{list(slots.shape)}"
-        )
-    return slots
+    return check_integers("slots", given, (sequences,), "the sequences") if sequences else jnp.zeros(0, jnp.int32)
 
 
 def checked_workload(workload: Any, is_ragged: bool) -> str:

@@ -106,7 +106,8 @@ def gated_delta_rule(
       platform: the kernel for both directions, as in ``flash_attention``, or one for each: ``{"fwd": "triton_hopper",
         "bwd": "triton"}``. One that cannot do a call is an error, in the backward too.
       cfg: configs to use, as in ``flash_attention``.
-      mesh: run under ``shard_map`` over batch and heads (with ``cu_seqlens`` heads alone); needs ``in_specs``.
+      mesh: run under ``shard_map`` over batch and heads (with ``cu_seqlens`` or ``slots`` heads alone); needs
+        ``in_specs``.
       in_specs: the specs of ``q``, ``k`` and ``v``; those of everything else follow from them.
       out_specs: the spec of the output.
 

@@ -161,6 +161,7 @@ def ragged_gated_delta_rule(
         raise UsageError(f"{name}: needs recurrent_state, query_start_loc and state_indices; or call gated_delta_rule")
     pool, ends = check_array("recurrent_state", recurrent_state), check_array("query_start_loc", query_start_loc)
     indices = check_integers("state_indices", state_indices, (ends.size - 1,), "query_start_loc")
+    slots, in_place = jnp.where(ends[1:] > ends[:-1], indices, -1), pool.dtype == jnp.float32
     q, k = _normal(query, key, use_qk_l2norm)
     out, states = attn_tune.gated_delta_rule(
         q[None],
@@ -168,13 +169,14 @@ def ragged_gated_delta_rule(
         value[None],
         None if decay is None else decay[None],
         beta[None],
-        initial_state=pool.astype(jnp.float32),
+        initial_state=pool if in_place else pool[slots].astype(jnp.float32),
         cu_seqlens=ends,
-        slots=jnp.where(ends[1:] > ends[:-1], indices, -1).astype(jnp.int32),
+        slots=slots if in_place else None,
         return_state=True,
         platform=kernel_of(name, platform, cfg),
     )
-    return out[0], states.astype(pool.dtype)
+    places = jnp.where(slots < 0, pool.shape[0], slots)
+    return out[0], states if in_place else pool.at[places].set(states.astype(pool.dtype), mode="drop")
 
 
 def _normal(query: Array, key: Array, use_qk_l2norm: bool) -> tuple[Array, Array]:

@@ -83,3 +83,16 @@ def test_masks_of_ejkernel_mean_the_same(theirs, function):
         # Rows of padding see nothing: zeros here, the mean of all values in some of its functions.
         counted = (slice(None), slice(None), slice(6)) if function[0] == "b" else (slice(None), slice(6))
         close(found[counted], expected[counted])
+
+
+def test_pools_of_another_dtype_keep_it_and_slots_of_no_token():
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.standard_normal((5, 2, 8)), jnp.float32) for _ in range(3))
+    beta, pool = jnp.full((5, 2), 0.5), jnp.asarray(rng.standard_normal((4, 2, 8, 8)), jnp.bfloat16)
+    rest = (jnp.array([0, 3, 3, 5]), jnp.array([2, 2, 0]))
+    out, after = ours.ragged_gated_delta_rule(q, k, v, beta, None, pool, *rest)
+    want, states = ours.ragged_gated_delta_rule(q, k, v, beta, None, pool.astype(jnp.float32), *rest)
+    np.testing.assert_array_equal(out, want)
+    assert after.dtype == pool.dtype
+    np.testing.assert_array_equal(after, states.astype(pool.dtype))
+    np.testing.assert_array_equal(after[jnp.array([1, 3])], pool[jnp.array([1, 3])])
