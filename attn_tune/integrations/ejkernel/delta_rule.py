@@ -175,8 +175,11 @@ def ragged_gated_delta_rule(
         return_state=True,
         platform=kernel_of(name, platform, cfg),
     )
+    if in_place:
+        return out[0], states
+    # A negative slot would count from the end.
     places = jnp.where(slots < 0, pool.shape[0], slots)
-    return out[0], states if in_place else pool.at[places].set(states.astype(pool.dtype), mode="drop")
+    return out[0], pool.at[places].set(states.astype(pool.dtype), mode="drop")
 
 
 def _normal(query: Array, key: Array, use_qk_l2norm: bool) -> tuple[Array, Array]:

@@ -7,7 +7,6 @@ from attn_tune.ops.contract import Workload, workload_field
 from attn_tune.ops.fields.attention import (
     MASK_FIELDS,
     SIZE_FIELDS,
-    SOFTMAX_FIELDS,
     all_values,
     check_choice,
     flag,
@@ -48,16 +47,7 @@ FIELDS = (
         default="11",
         doc="mask of blocks: `bn`, with 1 for an axis that it does not span",
     ),
-    Field(name="seg", kind=_C, is_int=True, default=0, doc="`1`: segment ids"),
-    Field(name="len", kind=_C, is_int=True, default=0, doc="`1`: they are padding behind the keys, of known lengths"),
-    *(field for field in SOFTMAX_FIELDS if field.name == "cap"),
-    Field(
-        name="prec",
-        kind=_C,
-        is_int=False,
-        default="default",
-        doc="precision of the products: `default`, `high`, `highest`",
-    ),
+    *(field for field in dense.FIELDS if field.name in ("seg", "len", "cap", "prec")),
     workload_field(WORKLOADS),
 )
 _SHARED = (*(field.name for field in SIZE_FIELDS), "dtype", *_OF_MASKS)

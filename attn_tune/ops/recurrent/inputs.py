@@ -35,6 +35,7 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
     cotangent of the final states is about as large as what the outputs add to it.
     """
     p = problem
+    # The draws depend on the number of keys, and those of problems without a pool stay what recorded errors are of.
     keys = iter(jax.random.split(jax.random.key(seed), 10 if p.has_pool else 9))
     starts = _starts(p, next(keys)) if p.ragged else None
     numbers = (*p.rows, p.num_value_heads)
