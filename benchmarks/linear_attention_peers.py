@@ -15,8 +15,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gated_delta_rule_peers import COPY
 from torch_busy import median_us
-from untuned_peers import Calls, calls_of, compiled_calls, configs_of, record, timed
+from untuned_peers import Calls, calls_of, compiled_calls, configs_of, copy_of, record, timed
 
 _STATES = {"has_initial_state": True, "has_final_state": True}
 # A name, an op, a direction, sizes: batch, length, heads of queries and values; and the rest of the problem.
@@ -159,7 +160,10 @@ def _row(
     rivals = {}
     if args.rival and importlib.util.find_spec("fla"):
         rivals["fla"] = functools.partial(_fla, op, problem, way, args.rounds)
-    return row | timed(name, compiled_calls(calls, judge), args.rounds, rivals) | {"error_ratio": errors}
+    ready = compiled_calls(calls, judge)
+    if direction == "decode":
+        ready.entries[COPY] = copy_of(inputs.initial_state)
+    return row | timed(name, ready, args.rounds, rivals) | {"error_ratio": errors}
 
 
 def _fla(op: str, problem: Any, way: str, rounds: int) -> float:

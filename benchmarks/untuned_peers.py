@@ -139,6 +139,13 @@ def compiled_calls(calls: Calls, check: Callable[[str, Any], Any] | None = None)
     return found
 
 
+def copy_of(array: Any) -> Callable[[], Any]:
+    """A call that reads an array of floats once and writes as many bytes: what the device's memory allows."""
+    import jax
+
+    return functools.partial(jax.jit(lambda x: x * 0.5).lower(array).compile(), array)
+
+
 def timed(
     name: str,
     calls: Compiled,
