@@ -23,6 +23,7 @@ CASES = {
     "backward-group": ("triton", "bwd", "one_key_head", _WALK | _GRADIENTS),
     "backward-narrow": ("triton", "bwd", "odd_dims", _WALK | _GRADIENTS | {"gradient_channels": 16}),
     "backward-ragged": ("triton", "bwd", "ragged_no_beta", _WALK | _GRADIENTS),
+    "backward-ragged-states": ("triton", "bwd", "ragged_states", _WALK | _GRADIENTS | {"chunk": 16}),
     "backward-float16": ("triton", "bwd", "float16", _WALK | _GRADIENTS),
     "backward-float32": ("triton", "bwd", "float32_at_edges", _WALK | _GRADIENTS | {"chunk": 16}),
     "backward-one-token": ("triton", "bwd", "one_token_at_edges", _WALK | _GRADIENTS),
@@ -30,7 +31,7 @@ CASES = {
     "step": ("triton_steps", "fwd", "one_token_at_edges", _STEPS),
     "steps-ragged": ("triton_steps", "fwd", "ragged_states", _STEPS | {"block_v": 16}),
 }
-TESTED = ("segments-ragged", "backward-short")
+TESTED = ("segments-ragged", "backward-ragged-states")
 # The interpreter has no products of less precision than a GPU's: a kernel that is nearly wrong here may be wrong there.
 MOST = 0.75
 # This one is: its dg is off by 0.76 of what the rule of proof allows.

@@ -2,7 +2,7 @@
 
 import jax
 
-from attn_tune.kernels.kda.triton.backward_scan import keep_states, walk_back
+from attn_tune.kernels.kda.triton.backward_scan import walk_chunks
 from attn_tune.kernels.kda.triton.config import BackwardConfig
 from attn_tune.kernels.kda.triton.gradients import differentiate_channels
 from attn_tune.kernels.kda.triton.pair_gradients import differentiate_pairs
@@ -16,8 +16,7 @@ def backward(problem: Recurrent, config: BackwardConfig, inputs: BackwardInputs)
     o = inputs.operands
     static = kda_static(problem, config, config.block_v)
     prepared = prepare(problem, config, o, inputs.dout)
-    kept = keep_states(o, prepared, config, static)
-    walked = walk_back(inputs, prepared, config, static)
+    kept, walked = walk_chunks(inputs, prepared, config, static)
     static = kda_static(problem, config, config.gradient_block_v)
     dv, matrices, strengths = differentiate_pairs(inputs, prepared, kept, walked, config, static)
     dq, dk, dg, dbeta = differentiate_channels(inputs, prepared, kept, walked, matrices, strengths, config, static)

@@ -55,61 +55,74 @@ class Walked(NamedTuple):
     dinitial_state: jax.Array
 
 
-def keep_states(operands: Operands, prepared: Prepared, config: BackwardConfig, static: Static) -> Kept:
-    """Walks all chunks forwards."""
-    o = operands
-    found = triton_call(
-        states_kernel,
-        o.initial_state,
-        o.cu_seqlens,
-        prepared.keys,
-        prepared.known,
-        prepared.values,
-        prepared.factors,
-        out_types=[
-            jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype),
-            jax.ShapeDtypeStruct(o.v.shape, o.v.dtype),
-        ],
-        grid=(static.tiles * static.heads * static.batch, 1, 1),
-        constexprs={"static": static},
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-        name="kda_bwd_states",
-    )
-    return Kept(*found)
-
-
-def walk_back(inputs: BackwardInputs, prepared: Prepared, config: BackwardConfig, static: Static) -> Walked:
-    """Walks all chunks backwards."""
+def walk_chunks(
+    inputs: BackwardInputs, prepared: Prepared, config: BackwardConfig, static: Static
+) -> tuple[Kept, Walked]:
+    """Walks all chunks forwards and backwards, in one launch: neither walk needs the other, nor fills a device."""
     o = inputs.operands
+    states = jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype)
     found = triton_call(
-        back_kernel,
-        inputs.dout,
+        walks_kernel,
+        o.initial_state,
         inputs.dstate,
+        inputs.dout,
         o.cu_seqlens,
         prepared.queries,
         prepared.keys,
         prepared.known,
+        prepared.values,
         prepared.factors,
         prepared.own_gradients,
         out_types=[
-            jax.ShapeDtypeStruct((static.slots, static.heads, static.width, static.v_width), o.q.dtype),
+            states,
+            jax.ShapeDtypeStruct(o.v.shape, o.v.dtype),
+            states,
             jax.ShapeDtypeStruct(o.v.shape, jnp.float32),
             jax.ShapeDtypeStruct((static.batch, static.heads, static.width, static.v_width), jnp.float32),
         ],
-        grid=(static.tiles * static.heads * static.batch, 1, 1),
+        grid=(2 * static.tiles * static.heads * static.batch, 1, 1),
         constexprs={"static": static},
         num_warps=config.num_warps,
         num_stages=config.num_stages,
-        name="kda_bwd_walk",
+        name="kda_bwd_walks",
     )
-    return Walked(*found)
+    return Kept(*found[:2]), Walked(*found[2:])
 
 
 @triton.jit
-def states_kernel(initial_state, cu_seqlens, keys, known, values, factors, states, kept, static: tl.constexpr):
-    """One program per tile of columns, head and sequence."""
-    head, sequence, begin, end, place, cols = walk_of(cu_seqlens, static)
+def walks_kernel(
+    initial_state,
+    dstate,
+    dout,
+    cu_seqlens,
+    queries,
+    keys,
+    known,
+    values,
+    factors,
+    own_gradients,
+    states,
+    kept,
+    state_gradients,
+    update_gradients,
+    dinitial_state,
+    static: tl.constexpr,
+):
+    """Two programs per tile of columns, head and sequence, of which the first walks forwards."""
+    head, sequence, begin, end, place, cols = walk_of(cu_seqlens, tl.program_id(0) // 2, static)
+    forwards = (initial_state, keys, known, values, factors, states, kept)
+    backwards = (dstate, dout, queries, keys, known, factors, own_gradients)
+    results = (state_gradients, update_gradients, dinitial_state)
+    if tl.program_id(0) % 2 == 0:
+        walk_forwards(forwards, head, sequence, begin, end, place, cols, static)
+    else:
+        walk_back(backwards, results, head, sequence, begin, end, place, cols, static)
+
+
+@triton.jit
+def walk_forwards(arrays, head, sequence, begin, end, place, cols, static: tl.constexpr):
+    """Keeps the state before each chunk and the updates of its tokens."""
+    initial_state, keys, known, values, factors, states, kept = arrays
     held = tl.full([static.block_h, static.block_v], 0, tl.float32)
     if initial_state is not None:
         held = load_state(initial_state, sequence * static.heads + head, cols, static)
@@ -123,22 +136,10 @@ def states_kernel(initial_state, cu_seqlens, keys, known, values, factors, state
 
 
 @triton.jit
-def back_kernel(
-    dout,
-    dstate,
-    cu_seqlens,
-    queries,
-    keys,
-    known,
-    factors,
-    own_gradients,
-    state_gradients,
-    update_gradients,
-    dinitial_state,
-    static: tl.constexpr,
-):
-    """One program per tile of columns, head and sequence."""
-    head, sequence, begin, end, place, cols = walk_of(cu_seqlens, static)
+def walk_back(arrays, results, head, sequence, begin, end, place, cols, static: tl.constexpr):
+    """Makes the gradients of the states after chunks, of the updates, and of the initial state."""
+    dstate, dout, queries, keys, known, factors, own_gradients = arrays
+    state_gradients, update_gradients, dinitial_state = results
     precision: tl.constexpr = static.precision
     held = tl.full([static.block_h, static.block_v], 0, tl.float32)
     if dstate is not None:
@@ -164,11 +165,11 @@ def back_kernel(
 
 
 @triton.jit
-def walk_of(cu_seqlens, static: tl.constexpr):
-    """The head of a program, its sequence, that one's first token, end of tokens and first place, and its columns."""
-    tile = tl.program_id(0) % static.tiles
-    head = tl.program_id(0) // static.tiles % static.heads
-    part = tl.program_id(0) // (static.tiles * static.heads)
+def walk_of(cu_seqlens, walk, static: tl.constexpr):
+    """The head of a walk, its sequence, that one's first token, end of tokens and first place, and its columns."""
+    tile = walk % static.tiles
+    head = walk // static.tiles % static.heads
+    part = walk // (static.tiles * static.heads)
     if static.ragged:
         part += 1
     sequence, begin, end, place = tokens_of(cu_seqlens, part, static)

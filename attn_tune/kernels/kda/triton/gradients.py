@@ -18,7 +18,7 @@ import triton.language as tl
 
 from attn_tune.kernels.kda.triton.backward_scan import Kept, Walked
 from attn_tune.kernels.kda.triton.config import BackwardConfig
-from attn_tune.kernels.kda.triton.pair_gradients import load_weights, store_numbers
+from attn_tune.kernels.kda.triton.pair_gradients import load_weights
 from attn_tune.kernels.kda.triton.prepare import Prepared, product, rounded_twice
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.levels import (
@@ -39,7 +39,6 @@ from attn_tune.kernels.lang.triton.chunks.static import (
     Static,
     chunk_of,
     load_lower,
-    load_numbers,
     load_tokens,
     store_tokens,
 )
@@ -59,8 +58,10 @@ def differentiate_channels(
     """``dq``, ``dk``, ``dg`` and ``dbeta``."""
     o = inputs.operands
     of_heads = (*o.v.shape[:3], static.width)
+    channels = min(config.gradient_channels, static.block_h)
+    parts = static.block_h // channels
     keys = jax.ShapeDtypeStruct(of_heads, o.q.dtype if static.group == 1 else jnp.float32)
-    dq, dk, dg, dbeta = triton_call(
+    dq, dk, dg, more = triton_call(
         channels_kernel,
         o.q,
         o.k,
@@ -73,15 +74,14 @@ def differentiate_channels(
         walked.update_gradients,
         prepared.solved,
         matrices,
-        strengths,
         out_types=[
             keys,
             keys,
             jax.ShapeDtypeStruct(of_heads, jnp.float32),
-            jax.ShapeDtypeStruct(o.v.shape[:3], jnp.float32),
+            jax.ShapeDtypeStruct((*o.v.shape[:2], parts, static.heads), jnp.float32),
         ],
-        grid=(static.slots * static.heads, 1, 1),
-        constexprs={"static": static, "CHANNELS": min(config.gradient_channels, static.block_h)},
+        grid=(parts * static.slots * static.heads, 1, 1),
+        constexprs={"static": static, "CHANNELS": channels},
         num_warps=config.gradient_warps,
         num_stages=config.gradient_stages,
         name="kda_bwd_channels",
@@ -89,7 +89,7 @@ def differentiate_channels(
     if static.group > 1:
         groups = (*o.q.shape[:3], static.group, static.width)
         dq, dk = (jnp.sum(x.reshape(groups), axis=3).astype(o.q.dtype) for x in (dq, dk))
-    return dq, dk, dg, dbeta
+    return dq, dk, dg, strengths + jnp.sum(more, axis=2)
 
 
 @triton.jit
@@ -106,50 +106,48 @@ def channels_kernel(
     update_gradients,
     solved,
     matrices,
-    strengths,
     dq,
     dk,
     dg,
-    dbeta,
+    strengths,
     static: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """One program per chunk and value head; tokens of no sequence get zeros."""
-    head = tl.program_id(0) % static.heads
-    slot = tl.program_id(0) // static.heads
-    sequence, start, end = chunk_of(cu_seqlens, slot, static)
+    """One program per some channels, value head and chunk; tokens of no sequence get zeros."""
     chunk: tl.constexpr = static.chunk
     heads: tl.constexpr = static.heads
     width: tl.constexpr = static.width
-    strength = tl.full([chunk], 0, tl.float32)
+    parts: tl.constexpr = static.block_h // CHANNELS
+    # Not a loop: of its many masks those of tokens would stay in registers over it.
+    part = tl.program_id(0) % parts
+    index = tl.program_id(0) // parts
+    head = index % heads
+    sequence, start, end = chunk_of(cu_seqlens, index // heads, static)
+    cols = part * CHANNELS + tl.arange(0, CHANNELS)
     if (sequence >= 0) & (start < end):
         weight = load_weights(beta, start, end, head, static)
-        strength += load_numbers(strengths, start, end, head, heads, chunk, 0.0)
-        for first in tl.range(0, static.block_h, CHANNELS, num_stages=1):
-            cols = first + tl.arange(0, CHANNELS)
-            arrays = (dout, states, updates, state_gradients, update_gradients, solved)
-            of_queries, of_known, of_keys, of_whole = through_states(arrays, start, end, head, cols, static, CHANNELS)
-            arrays = (q, k, g, matrices)
-            of_queries, of_keys, of_gates, more = through_decays(
-                arrays, of_queries, of_known, of_keys, of_whole, weight, start, end, head, cols, static, CHANNELS
-            )
-            strength += more
-            store_tokens(dq, of_queries, start, end, head, heads, width, cols, chunk)
-            store_tokens(dk, of_keys, start, end, head, heads, width, cols, chunk)
-            store_tokens(dg, of_gates, start, end, head, heads, width, cols, chunk)
-    elif start < end:
-        nothing = tl.full([chunk, CHANNELS], 0, tl.float32)
-        for first in tl.range(0, static.block_h, CHANNELS):
-            cols = first + tl.arange(0, CHANNELS)
-            store_tokens(dq, nothing, start, end, head, heads, width, cols, chunk)
-            store_tokens(dk, nothing, start, end, head, heads, width, cols, chunk)
-            store_tokens(dg, nothing, start, end, head, heads, width, cols, chunk)
+        arrays = (dout, states, updates, state_gradients, update_gradients, solved)
+        through = through_states(arrays, index, start, end, head, cols, static, CHANNELS)
+        arrays = (q, k, g, matrices)
+        of_queries, of_keys, of_gates, strength = through_decays(
+            arrays, through, weight, index, start, end, head, cols, static
+        )
+    else:
+        of_queries = tl.full([chunk, CHANNELS], 0, tl.float32)
+        of_keys = of_queries
+        of_gates = of_queries
+        strength = tl.full([chunk], 0, tl.float32)
     if start < end:
-        store_numbers(dbeta, strength, start, end, head, static)
+        store_tokens(dq, of_queries, start, end, head, heads, width, cols, chunk)
+        store_tokens(dk, of_keys, start, end, head, heads, width, cols, chunk)
+        store_tokens(dg, of_gates, start, end, head, heads, width, cols, chunk)
+        token = start + tl.arange(0, chunk)
+        base = strengths + (token.to(tl.int64) * parts + part) * heads + head
+        tl.store(base, strength, mask=token < end)
 
 
 @triton.jit
-def through_states(arrays, start, end, head, cols, static: tl.constexpr, CHANNELS: tl.constexpr):
+def through_states(arrays, index, start, end, head, cols, static: tl.constexpr, CHANNELS: tl.constexpr):
     """Gradients of queries and keys decayed from the start, of keys decayed to the end, and of whole chunks' decays.
 
     The second one is without the strengths, the last one is of the factors' logarithms but for the factors.
@@ -163,7 +161,7 @@ def through_states(arrays, start, end, head, cols, static: tl.constexpr, CHANNEL
     of_known = tl.full([chunk, CHANNELS], 0, tl.float32)
     of_keys = tl.full([chunk, CHANNELS], 0, tl.float32)
     of_whole = tl.full([CHANNELS], 0, tl.float32)
-    place = tl.program_id(0).to(tl.int64) * (static.width * static.v_width)
+    place = index.to(tl.int64) * (static.width * static.v_width)
     for first in tl.range(0, static.tiles * static.block_v, static.block_v):
         columns = first + tl.arange(0, static.block_v)
         dout_tile = load_tokens(dout, start, end, head, heads, v_width, columns, chunk, static.whole)
@@ -177,28 +175,16 @@ def through_states(arrays, start, end, head, cols, static: tl.constexpr, CHANNEL
         of_known = tl.dot(du_tile.to(u_tile.dtype), tl.trans(state), of_known, input_precision=precision)
         of_keys = tl.dot(u_tile, tl.trans(later), of_keys, input_precision=precision)
         of_whole += tl.sum(state.to(tl.float32) * later.to(tl.float32), 1)
-    high, low = rounded_twice(load_lower(solved, tl.program_id(0), chunk), updates.dtype.element_ty)
+    high, low = rounded_twice(load_lower(solved, index, chunk), updates.dtype.element_ty)
     of_known = product(tl.trans(high), tl.trans(low), (-of_known).to(high.dtype), static)
     return of_queries * static.scale, of_known, of_keys, of_whole
 
 
 @triton.jit
-def through_decays(
-    arrays,
-    of_queries,
-    of_known,
-    of_keys,
-    of_whole,
-    weight,
-    start,
-    end,
-    head,
-    cols,
-    static: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):
+def through_decays(arrays, through, weight, index, start, end, head, cols, static: tl.constexpr):
     """Gradients of queries, keys and gates from those of ``through_states``, and what the strengths get more."""
     q, k, g, matrices = arrays
+    of_queries, of_known, of_keys, of_whole = through
     chunk: tl.constexpr = static.chunk
     levels: tl.constexpr = chunk.bit_length() - 1
     precision: tl.constexpr = static.precision
@@ -208,7 +194,7 @@ def through_decays(
     logs, total = load_logs(g, start, end, head, cols, static)
     row = tl.arange(0, chunk)[:, None]
     col = tl.arange(0, chunk)[None, :]
-    base = matrices + tl.program_id(0).to(tl.int64) * (3 * chunk * chunk) + row * chunk + col
+    base = matrices + index.to(tl.int64) * (3 * chunk * chunk) + row * chunk + col
     w = tl.load(base)
     wt = tl.load(base + chunk * chunk)
     z = tl.load(base + 2 * chunk * chunk)

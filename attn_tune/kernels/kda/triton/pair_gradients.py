@@ -119,6 +119,7 @@ def pairs_kernel(
         for first in tl.range(0, static.tiles * static.block_v, static.block_v):
             cols = first + tl.arange(0, static.block_v)
             store_tokens(dv, nothing, start, end, head, heads, width, cols, chunk)
+        store_numbers(strengths, tl.full([chunk], 0, tl.float32), start, end, head, static)
 
 
 @triton.jit
