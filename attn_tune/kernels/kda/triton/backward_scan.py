@@ -26,7 +26,7 @@ from attn_tune.kernels.kda.triton.scan import carried, load_factors, load_rows, 
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.chunks.states import load_state, store_state
 from attn_tune.kernels.lang.triton.chunks.static import Static, load_tokens, store_tokens, tokens_of
-from attn_tune.ops.recurrent.operands import BackwardInputs, Operands
+from attn_tune.ops.recurrent.operands import BackwardInputs
 
 
 class Kept(NamedTuple):
