@@ -2,6 +2,7 @@
 
 import functools
 import importlib.metadata
+import os
 
 from attn_tune.devices import cuda_driver
 from attn_tune.schema.environment import UNKNOWN, Environment
@@ -15,6 +16,8 @@ _COMPILERS = (
     "jax-cuda12-plugin",
     "libtpu",
 )
+# Name an assembler that Triton takes in place of its own: of GPUs before Blackwell, and from Blackwell on.
+ASSEMBLER_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
 
 @functools.cache
@@ -36,12 +39,27 @@ def cudnn_version() -> str:
 
 
 def _compiler() -> str:
-    for name in _COMPILERS:
-        if version := distribution_version(name):
-            return f"{name} {version}"
-    if version := cuda_driver.driver_cuda_version():
-        return f"cuda-driver {version}"
-    return UNKNOWN
+    versions = (f"{name} {version}" for name in _COMPILERS if (version := distribution_version(name)))
+    found = next(versions, UNKNOWN)
+    if not found and (driver := cuda_driver.driver_cuda_version()):
+        found = f"cuda-driver {driver}"
+    # Triton's version says which assembler it comes with.
+    paths = filter(None, map(os.environ.get, ASSEMBLER_VARIABLES))
+    others = {assembler(path) or "an unknown assembler" for path in paths}
+    return ", ".join(filter(None, (found, *(f"{other} for Triton" for other in sorted(others)))))
+
+
+def assembler(path: str) -> str:
+    """The name and version of an assembler, such as ``ptxas 12.9.86``; ``""`` of a file that does not say."""
+    import re
+    import subprocess
+
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return UNKNOWN
+    found = re.search(r"V(\d[\d.]*)", done.stdout)
+    return f"ptxas {found[1]}" if found else UNKNOWN
 
 
 def distribution_version(distribution: str) -> str:

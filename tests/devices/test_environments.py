@@ -1,8 +1,11 @@
 """Versions without importing what they are versions of."""
 
+import dataclasses
 import importlib.metadata
 import subprocess
 import sys
+
+import pytest
 
 from attn_tune.devices import environments
 from attn_tune.devices.environments import current_environment
@@ -24,6 +27,23 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
     found = environments.current_environment.__wrapped__()
     assert (found.jax, found.triton) == ("", "")
     assert found.compiler == "cuda-driver 13.0"
+
+
+@pytest.mark.parametrize("variable", ["TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"])
+def test_another_assembler_of_triton_is_part_of_the_compiler(monkeypatch, tmp_path, variable):
+    tool = tmp_path / "ptxas"
+    tool.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
+    tool.chmod(0o755)
+    own = current_environment.__wrapped__()
+    monkeypatch.setenv(variable, str(tool))
+    other = current_environment.__wrapped__()
+    assert other.compiler.removeprefix(own.compiler).removeprefix(", ") == "ptxas 13.0.88 for Triton"
+    assert dataclasses.replace(own, source_hash="x").grade(dataclasses.replace(other, source_hash="x")) == "portable"
+
+
+@pytest.mark.parametrize("path", ["/no/such/file", "a\0b"])
+def test_an_assembler_that_does_not_run_is_unknown(path):
+    assert environments.assembler(path) == ""
 
 
 def run(code):

@@ -1,9 +1,8 @@
 """The devices that kernels can be compiled for without being here."""
 
-import re
 from dataclasses import dataclass, replace
 
-from attn_tune.devices.environments import distribution_version
+from attn_tune.devices.environments import assembler, distribution_version
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.spec import COMPILE_ANYWHERE
 from attn_tune.schema.device import Device
@@ -85,13 +84,8 @@ def _libtpu() -> str:
 
 def _ptxas() -> str:
     """Triton's own assembler: the one that an offline compile ends with."""
-    import subprocess
-
     from attn_tune.ops.contract import load
 
     if not distribution_version("triton"):
         raise UsageError("a GPU target needs Triton: pip install 'attn-tune[cuda]'")
-    path = load("triton:knobs").nvidia.ptxas.path  # type: ignore[attr-defined]
-    output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"V(\d[\d.]*)", output)
-    return f"ptxas {found[1]}" if found else UNKNOWN
+    return assembler(load("triton:knobs").nvidia.ptxas.path)  # type: ignore[attr-defined]
