@@ -16,7 +16,7 @@ _COMPILERS = (
     "jax-cuda12-plugin",
     "libtpu",
 )
-# Name an assembler that Triton takes in place of its own: of GPUs before Blackwell, and from Blackwell on.
+# Name an assembler that Triton takes in place of its own, of older and of newer GPUs: which are newer depends on Triton.
 ASSEMBLER_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
 

@@ -49,7 +49,7 @@ class Target:
         Raises:
           UsageError: the compiler is not installed.
         """
-        compiler = _libtpu() if self.topology else _ptxas()
+        compiler = _libtpu() if self.topology else _ptxas(self.device.compute_capability or 0)
         triton = UNKNOWN if self.topology else base.triton
         return replace(base, triton=triton, compiler=compiler, driver=COMPILE_ONLY)
 
@@ -82,10 +82,10 @@ def _libtpu() -> str:
     return f"libtpu {version}"
 
 
-def _ptxas() -> str:
-    """Triton's own assembler: the one that an offline compile ends with."""
+def _ptxas(capability: int) -> str:
+    """Triton's assembler of GPUs like this one, which an offline compile ends with."""
     from attn_tune.ops.contract import load
 
     if not distribution_version("triton"):
         raise UsageError("a GPU target needs Triton: pip install 'attn-tune[cuda]'")
-    return assembler(load("triton:knobs").nvidia.ptxas.path)  # type: ignore[attr-defined]
+    return assembler(load("triton.backends.nvidia.compiler:get_ptxas")(capability).path)

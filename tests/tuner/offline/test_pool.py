@@ -40,6 +40,18 @@ def test_every_target_has_a_device_and_an_environment_of_its_own(name):
     assert environment.digest != dataclasses.replace(environment, driver="").digest
 
 
+@pytest.mark.parametrize("name", ["nvidia-h200", "nvidia-a100-sxm4-80gb"])
+def test_the_compiler_of_a_gpu_is_the_assembler_that_triton_takes_for_it(name, monkeypatch):
+    target, asked = find_target(name), []
+    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
+    real = compiler.get_ptxas
+    monkeypatch.setattr(compiler, "get_ptxas", lambda capability: asked.append(capability) or real(capability))
+    environment = target.environment(Environment(jax="1", jaxlib="1", triton="3"))
+    assert asked == [target.device.compute_capability]
+    version = real(*asked).version
+    assert environment.compiler.startswith(f"ptxas {version}.")
+
+
 def test_a_target_is_found_by_the_name_of_a_gpu_and_both_names_of_a_tpu():
     assert find_target("nvidia-h200").device.compute_capability == 90
     assert find_target("tpu-v7x") == find_target("TPU-7x")
