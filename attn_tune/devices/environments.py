@@ -16,7 +16,7 @@ _COMPILERS = (
     "jax-cuda12-plugin",
     "libtpu",
 )
-# Name an assembler that Triton takes in place of its own, of older and of newer GPUs: which are newer depends on Triton.
+# Name an assembler to take in place of the one in Triton, which has one of older and one of newer GPUs.
 ASSEMBLER_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
 
