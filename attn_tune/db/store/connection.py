@@ -156,7 +156,8 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise IntegrityError(f"{path} is damaged: a text is not UTF-8") from error
         raise
     except UnicodeEncodeError as error:  # a lone surrogate, which no file can hold
-        raise UsageError(f"{path} cannot hold the text {error.object[:200]!a}: it is not valid Unicode") from error
+        why = "it is not valid Unicode (with a locale of ASCII, set PYTHONUTF8=1)"
+        raise UsageError(f"{path} cannot hold the text {error.object[:200]!a}: {why}") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise IntegrityError(f"{path} is damaged: it holds text that cannot be read") from error
     except OSError as error:
