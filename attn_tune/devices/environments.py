@@ -16,6 +16,8 @@ _COMPILERS = (
     "jax-cuda12-plugin",
     "libtpu",
 )
+# Has more options for assemblers of Triton.
+_ASSEMBLER_OPTIONS = "PTXAS_OPTIONS"
 # Name an assembler to take in place of the one in Triton, which has one of older and one of newer GPUs.
 ASSEMBLER_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
@@ -46,6 +48,8 @@ def _compiler() -> str:
     # Triton's version says which assembler it comes with.
     paths = filter(None, map(os.environ.get, ASSEMBLER_VARIABLES))
     others = {assembler(path) or "an unknown assembler" for path in paths}
+    if options := os.environ.get(_ASSEMBLER_OPTIONS):
+        others.add(options)
     return ", ".join(filter(None, (found, *(f"{other} for Triton" for other in sorted(others)))))
 
 

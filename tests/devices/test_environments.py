@@ -34,11 +34,21 @@ def test_another_assembler_of_triton_is_part_of_the_compiler(monkeypatch, tmp_pa
     tool = tmp_path / "ptxas"
     tool.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
     tool.chmod(0o755)
+    for name in environments.ASSEMBLER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     own = current_environment.__wrapped__()
     monkeypatch.setenv(variable, str(tool))
     other = current_environment.__wrapped__()
     assert other.compiler.removeprefix(own.compiler).removeprefix(", ") == "ptxas 13.0.88 for Triton"
     assert dataclasses.replace(own, source_hash="x").grade(dataclasses.replace(other, source_hash="x")) == "portable"
+
+
+def test_options_of_the_assembler_are_part_of_the_compiler(monkeypatch):
+    monkeypatch.delenv("PTXAS_OPTIONS", raising=False)
+    own = current_environment.__wrapped__()
+    monkeypatch.setenv("PTXAS_OPTIONS", "--regAllocOptLevel=5")
+    other = current_environment.__wrapped__()
+    assert other.compiler.removeprefix(own.compiler).removeprefix(", ") == "--regAllocOptLevel=5 for Triton"
 
 
 @pytest.mark.parametrize("path", ["/no/such/file", "a\0b"])
