@@ -45,24 +45,25 @@ def _compiler() -> str:
     found = next(versions, UNKNOWN)
     if not found and (driver := cuda_driver.driver_cuda_version()):
         found = f"cuda-driver {driver}"
-    # Triton's version says which assembler it comes with.
+    # Triton's version says which assembler it comes with, and it takes that where a variable names none.
     paths = filter(None, map(os.environ.get, ASSEMBLER_VARIABLES))
-    others = {assembler(path) or "an unknown assembler" for path in paths}
+    others = set(filter(None, map(assembler, paths)))
     if options := os.environ.get(_ASSEMBLER_OPTIONS):
         others.add(options)
     return ", ".join(filter(None, (found, *(f"{other} for Triton" for other in sorted(others)))))
 
 
 def assembler(path: str) -> str:
-    """The name and version of an assembler, such as ``ptxas 12.9.86``; ``""`` of a file that does not say."""
+    """The name and version of an assembler, such as ``ptxas 12.9.86``; ``""`` of a file that Triton takes for none."""
     import re
     import subprocess
 
+    run = functools.partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        output = run([path, "--version"]).stdout.decode()
     except (OSError, ValueError, subprocess.SubprocessError):
         return UNKNOWN
-    found = re.search(r"V(\d[\d.]*)", done.stdout)
+    found = re.search(r"release \d+\.\d+, V(\d+(?:\.\d+)*)", output)
     return f"ptxas {found[1]}" if found else UNKNOWN
 
 

@@ -51,9 +51,30 @@ def test_options_of_the_assembler_are_part_of_the_compiler(monkeypatch):
     assert other.compiler.removeprefix(own.compiler).removeprefix(", ") == "--regAllocOptLevel=5 for Triton"
 
 
-@pytest.mark.parametrize("path", ["/no/such/file", "a\0b"])
-def test_an_assembler_that_does_not_run_is_unknown(path):
-    assert environments.assembler(path) == ""
+TOOLS = {
+    "missing": None,
+    "folder": "",
+    "not_executable": "echo 'release 13.0, V13.0.88'",
+    "fails": "echo 'release 13.0, V13.0.88'; exit 1",
+    "says_nothing": "true",
+    "says_it_elsewhere": "echo 'release 13.0, V13.0.88' >&2",
+    "binary": "printf '\\377\\376'",
+    "reads": "read line; test $? = 0",
+}
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_what_triton_takes_for_no_assembler_is_no_part_of_the_compiler(name, monkeypatch, tmp_path):
+    tool = tmp_path / "ptxas"
+    if name == "folder":
+        tool.mkdir()
+    elif TOOLS[name] is not None:
+        tool.write_text(f"#!/bin/sh\n{TOOLS[name]}\n")
+        tool.chmod(0o644 if name == "not_executable" else 0o755)
+    assert environments.assembler(str(tool)) == ""
+    own = current_environment.__wrapped__()
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(tool))
+    assert current_environment.__wrapped__() == own
 
 
 def run(code):
