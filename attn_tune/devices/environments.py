@@ -46,15 +46,15 @@ def _compiler() -> str:
     if not found and (driver := cuda_driver.driver_cuda_version()):
         found = f"cuda-driver {driver}"
     # Triton's version says which assembler it comes with, and it takes that where a variable names none.
-    paths = filter(None, map(os.environ.get, ASSEMBLER_VARIABLES))
-    others = set(filter(None, map(assembler, paths)))
-    if options := os.environ.get(_ASSEMBLER_OPTIONS):
-        others.add(options)
-    return ", ".join(filter(None, (found, *(f"{other} for Triton" for other in sorted(others)))))
+    others = {assembler(os.environ.get(name, "")) for name in ASSEMBLER_VARIABLES}
+    others.add(os.environ.get(_ASSEMBLER_OPTIONS, ""))
+    return ", ".join(filter(None, (found, *(f"{other} for Triton" for other in sorted(others - {""})))))
 
 
 def assembler(path: str) -> str:
     """The name and version of an assembler, such as ``ptxas 12.9.86``; ``""`` of a file that Triton takes for none."""
+    if not path:
+        return UNKNOWN
     import re
     import subprocess
 
