@@ -8,8 +8,8 @@ An assembler (``ptxas``) turns what Triton compiles into machine code. Triton's 
 GPUs, and another one is taken where ``TRITON_PTXAS_PATH`` and ``TRITON_PTXAS_BLACKWELL_PATH`` name it. Tried are both
 of the wheel, that of ``/usr/local/cuda``, and those of ``--assembler``, each in a process of its own; without options
 of ours, and with those of each ``--options``. Triton 3.9 gives ``--regAllocOptLevel=2`` to all, and later options win:
-5 is what an assembler does by itself. Times of one process stand beside that of a copy of 256 MiB in it. Results with
-equal digests are equal bit by bit.
+with 5 as many registers are spilled as without any. Times of one process stand beside that of a copy of 256 MiB in it.
+Results with equal digests are equal bit by bit.
 """
 
 import argparse

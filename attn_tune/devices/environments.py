@@ -16,9 +16,7 @@ _COMPILERS = (
     "jax-cuda12-plugin",
     "libtpu",
 )
-# Has more options for assemblers of Triton.
-_ASSEMBLER_OPTIONS = "PTXAS_OPTIONS"
-# Name an assembler to take in place of the one in Triton, which has one of older and one of newer GPUs.
+# Variables that name an assembler to take in place of Triton's own one of older, and of newer GPUs.
 ASSEMBLER_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
 
@@ -41,14 +39,24 @@ def cudnn_version() -> str:
 
 
 def _compiler() -> str:
-    versions = (f"{name} {version}" for name in _COMPILERS if (version := distribution_version(name)))
-    found = next(versions, UNKNOWN)
-    if not found and (driver := cuda_driver.driver_cuda_version()):
-        found = f"cuda-driver {driver}"
-    # Triton's version says which assembler it comes with, and it takes that where a variable names none.
-    others = {assembler(os.environ.get(name, "")) for name in ASSEMBLER_VARIABLES}
-    others.add(os.environ.get(_ASSEMBLER_OPTIONS, ""))
-    return ", ".join(filter(None, (found, *(f"{other} for Triton" for other in sorted(others - {""})))))
+    """The package or driver with the compiler, and what assembles Triton's code if it is not as Triton has it."""
+    return ", ".join(filter(None, (_packaged_compiler(), *_assembled_by())))
+
+
+def _packaged_compiler() -> str:
+    for name in _COMPILERS:
+        if version := distribution_version(name):
+            return f"{name} {version}"
+    if version := cuda_driver.driver_cuda_version():
+        return f"cuda-driver {version}"
+    return UNKNOWN
+
+
+def _assembled_by() -> list[str]:
+    """Assemblers and options that variables give Triton; it takes its own where a variable names none that runs."""
+    paths = {os.environ.get(name, "") for name in ASSEMBLER_VARIABLES}
+    found = {assembler(path) for path in paths} | {os.environ.get("PTXAS_OPTIONS", "")}
+    return [f"{one} for Triton" for one in sorted(found - {""})]
 
 
 def assembler(path: str) -> str:

@@ -32,10 +32,10 @@ def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
     if not _is_wide(problem):
         # 634 us where 8 warps took 965 (H100, 16 heads, 8192 tokens).
         common["prepare_warps"] = 4
-    walks *= -(-problem.v_head_dim // 32)
-    if _WORK * walks <= units and max(problem.lengths) >= _LONG * common["chunk"]:
+    programs = walks * -(-problem.v_head_dim // 32)
+    if _WORK * programs <= units and max(problem.lengths) >= _LONG * common["chunk"]:
         common |= {"block_v": min(32, padded(problem.v_head_dim)), "num_stages": 1 if _is_wide(problem) else 2}
-        while segments < _MOST_SEGMENTS and segments * walks < 2 * units:
+        while segments < _MOST_SEGMENTS and segments * programs < 2 * units:
             segments *= 2
     return ForwardConfig(**common, segments=segments)
 
