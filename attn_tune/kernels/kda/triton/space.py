@@ -29,9 +29,6 @@ def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
     """
     walks, units, segments = problem.batch * problem.num_value_heads, device.units or _UNITS, 1
     common = _common(problem) | _walk(problem, device, walks, most=32, crowded_stages=2)
-    if not _is_wide(problem):
-        # 634 us where 8 warps took 965 (H100, 16 heads, 8192 tokens).
-        common["prepare_warps"] = 4
     programs = walks * -(-problem.v_head_dim // 32)
     if _WORK * programs <= units and max(problem.lengths) >= _LONG * common["chunk"]:
         common |= {"block_v": min(32, padded(problem.v_head_dim)), "num_stages": 1 if _is_wide(problem) else 2}
@@ -52,9 +49,6 @@ def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
     # Both directions are walked at one time.
     walks = 2 * problem.batch * problem.num_value_heads
     common = _common(problem) | _walk(problem, device, walks, most=32 if is_wide else 64, crowded_stages=1)
-    if not is_wide:
-        # With 8 warps the launches that prepare and differentiate took 1.5 times as long (H200, 16 heads, 8192 tokens).
-        common |= {"prepare_warps": 4, "prepare_channels": min(64, channels)}
     return BackwardConfig(
         **common,
         gradient_channels=min(32, channels),
@@ -108,8 +102,13 @@ def _gradients(problem: Recurrent, start: BackwardConfig) -> Iterator[BackwardCo
 
 def _common(problem: Recurrent) -> dict[str, Any]:
     """The knobs of both directions but those of walks."""
-    # With more channels at a time the compiler spills registers.
-    return {"chunk": _chunk(problem), "prepare_warps": 8, "prepare_channels": min(32, padded(problem.head_dim))}
+    # Of 32 heads and 8192 tokens the forward took 791 us so, 862 with 32 channels, 1237 with 8 warps (H200).
+    warps, channels = (8, 32) if _is_wide(problem) else (4, 64)
+    return {
+        "chunk": _chunk(problem),
+        "prepare_warps": warps,
+        "prepare_channels": min(channels, padded(problem.head_dim)),
+    }
 
 
 def _walk(problem: Recurrent, device: Device, walks: int, most: int, crowded_stages: int) -> dict[str, Any]:

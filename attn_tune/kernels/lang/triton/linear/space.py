@@ -53,24 +53,32 @@ def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
 
 def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
     """The backward's untuned config."""
-    wide = _is_wide(problem)
-    chunk = min(_chunk(problem), 32 if padded(problem.head_dim) > 128 else 64)
-    # Sums over the heads of a group stay in registers: with 64 columns 7453 us became 19486 on an H100 (80 heads of one
-    # key head, 8 times 4096 tokens). Without groups 64 columns took 2111 us on an H200 where 32 took 2447 (96 heads,
-    # 8192 tokens).
-    is_grouped = problem.group_size > 1
-    tile = 16 if wide else 32 if is_grouped or problem.gate == "channel" else 64
+    is_channel, is_long = problem.gate == "channel", padded(problem.head_dim) > 128
+    # With a gate a channel a program of the gradients has some channels only, so their number does not matter.
+    is_crowded = problem.dtype == "float32" or (is_long and not is_channel)
+    chunk = min(_chunk(problem), 32 if is_long and not is_channel else 64)
+    if is_crowded:
+        tile = 16
+    elif is_channel:
+        # 3394 us where 16 columns, chunks of 32 and 8 warps took 19937 on an H200 (8 times 4096 tokens, 4 heads of 256
+        # channels and 512 values).
+        tile = 64 if is_long else 32
+    else:
+        # Sums over the heads of a group stay in registers: with 64 columns 7453 us became 19486 on an H100 (80 heads of
+        # one key head, 8 times 4096 tokens). Without groups 64 columns took 2111 us on an H200 where 32 took 2447 (96
+        # heads, 8192 tokens).
+        tile = 32 if problem.group_size > 1 else 64
     walk = {
         "chunk": chunk,
         "block_v": min(64, _columns(problem, device)),
         "num_warps": 4,
         "num_stages": _stages(problem),
         "gradient_block_v": min(tile, padded(problem.v_head_dim)),
-        "gradient_warps": 8 if wide or (chunk == 64 and problem.gate != "channel") else 4,
-        # Two took 2681 us where one took 2962 on an H200 (the latter case above); they need 120 KiB.
+        "gradient_warps": 8 if is_crowded or (chunk == 64 and not is_channel) else 4,
+        # Two took 2681 us where one took 2962 on an H200 (the last case above); they need 120 KiB.
         "gradient_stages": 2 if tile == 64 and shared_limit(device) > 120 * 1024 else 1,
     }
-    if problem.gate == "channel":
+    if is_channel:
         # 5502 us where 64 columns and 8 warps took 6814 on an H200 (96 heads, 8192 tokens).
         columns = min(32, padded(problem.head_dim))
         return ChannelBackwardConfig(**walk, **_prepared(problem), gradient_columns=columns)
@@ -136,12 +144,8 @@ def _others(problem: Recurrent, start: Any) -> Iterator[Any]:
             yield dataclasses.replace(start, gradient_warps=warps, gradient_columns=columns)
 
 
-def _is_wide(problem: Recurrent) -> bool:
-    return padded(problem.head_dim) > 128 or problem.dtype == "float32"
-
-
 def _prepared(problem: Recurrent) -> dict[str, Any]:
-    if _is_wide(problem):
+    if problem.dtype == "float32":
         return {"prepare_warps": 8, "prepare_columns": min(128, padded(problem.head_dim))}
     # On an H200 these took 1160 us where 8 warps took 1409 with all 128 channels (gla, 96 heads, 8192 tokens).
     return {"prepare_warps": 4, "prepare_columns": min(64, padded(problem.head_dim))}
