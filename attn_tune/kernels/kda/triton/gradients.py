@@ -231,7 +231,7 @@ def through_decays(arrays, through, weight, index, start, end, head, cols, stati
         strength += tl.sum(more * k_tile, 1)
         dq += found * factor
         dk += more * weight[:, None] + of_earlier * tl.exp2(-near)
-    for level in tl.range(lowest, levels, num_stages=1):
+    for level in tl.range(lowest, levels, num_stages=1, disable_licm=True):
         factor = tl.exp2(summed(tokens_within(level, static), logs, static))
         is_second = ((row >> level) % 2 == 1) & (cols >= 0)[None, :]
         strengths = tl.where(is_second, weight[:, None], 1.0)

@@ -173,14 +173,14 @@ def prepare_kernel(
         high, low = rounded_twice(x * weight[None, :], dtype)
 
         key_head = head // static.group
-        for first in tl.range(0, static.block_h, CHANNELS, num_stages=1):
+        for first in tl.range(0, static.block_h, CHANNELS, num_stages=1, disable_licm=True):
             cols = first + tl.arange(0, CHANNELS)
             k_tile = load_tokens(k, start, end, key_head, static.key_heads, static.width, cols, chunk, static.whole)
             logs, _total = load_logs(g, start, end, head, cols, static)
             k_tile = decayed(k_tile, summed(tokens_before(static), logs, static))
             found = product(high, low, k_tile, static)
             store_tokens(known, found, start, end, head, static.heads, static.width, cols, chunk)
-        for first in tl.range(0, static.v_width, COLUMNS, num_stages=1):
+        for first in tl.range(0, static.v_width, COLUMNS, num_stages=1, disable_licm=True):
             cols = first + tl.arange(0, COLUMNS)
             v_tile = load_tokens(v, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)
             found = product(high, low, v_tile, static)
@@ -188,7 +188,7 @@ def prepare_kernel(
         if dout is not None:
             # The walk backwards starts from it: rounded, the gradients of values would not be right.
             high, low = rounded_twice(p, dtype)
-            for first in tl.range(0, static.v_width, COLUMNS, num_stages=1):
+            for first in tl.range(0, static.v_width, COLUMNS, num_stages=1, disable_licm=True):
                 cols = first + tl.arange(0, COLUMNS)
                 tile = load_tokens(dout, start, end, head, static.heads, static.v_width, cols, chunk, static.whole)
                 found = product(tl.trans(high), tl.trans(low), tile, static)
@@ -209,7 +209,7 @@ def products(q, k, g, queries, keys, factors, start, end, head, static: tl.const
     a = tl.full([chunk, chunk], 0, tl.float32)
     p = tl.full([chunk, chunk], 0, tl.float32)
     own = tl.full([chunk], 0, tl.float32)
-    for first in tl.range(0, static.block_h, CHANNELS, num_stages=1):
+    for first in tl.range(0, static.block_h, CHANNELS, num_stages=1, disable_licm=True):
         cols = first + tl.arange(0, CHANNELS)
         k_tile = load_tokens(k, start, end, key_head, static.key_heads, static.width, cols, chunk, static.whole)
         q_tile = load_tokens(q, start, end, key_head, static.key_heads, static.width, cols, chunk, static.whole)
@@ -225,7 +225,7 @@ def products(q, k, g, queries, keys, factors, start, end, head, static: tl.const
             chosen = pairs_near(lowest, static)
             a += tl.where(chosen, tl.dot(later, earlier), 0.0)
             p += tl.where(chosen, tl.dot(later_queries, earlier), 0.0)
-        for level in tl.range(lowest, levels, num_stages=1):
+        for level in tl.range(lowest, levels, num_stages=1, disable_licm=True):
             factor = summed(tokens_within(level, static), logs, static)
             of_keys = decayed(k_tile, factor)
             of_queries = decayed(q_tile, factor)

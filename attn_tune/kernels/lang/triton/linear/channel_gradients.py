@@ -228,7 +228,7 @@ def member_gradients(arrays, slot, start, end, head, rows, columns: tl.constexpr
         of_logs += later.to(tl.float32) * found - earlier.to(tl.float32) * of_earlier
         of_q += found * tl.exp2(near)
         of_k += of_earlier * tl.exp2(-near)
-    for level in tl.range(lowest, static.levels, num_stages=1):
+    for level in tl.range(lowest, static.levels, num_stages=1, disable_licm=True):
         halves, decay = decayed_halves(q_tile, k_tile, logs, level, static)
         across = tl.where(pairs_across(level, static), pairs, 0.0).to(pairs.dtype)
         found = tl.dot(across, halves, input_precision=precision)

@@ -84,7 +84,7 @@ def prepare_kernel(
     place = tl.program_id(0).to(tl.int64)
     if (sequence >= 0) & (start < end):
         products = tl.full([chunk, chunk], 0, tl.float32)
-        for first in tl.range(0, static.block_h, columns):
+        for first in tl.range(0, static.block_h, columns, disable_licm=True):
             rows = first + tl.arange(0, columns)
             q_tile, k_tile = load_channels(q, k, start, end, head, rows, static)
             logs, total = load_logs(g, start, end, head, rows, static)
@@ -99,7 +99,7 @@ def prepare_kernel(
                 pairs = tl.dot(decayed(q_tile, near), tl.trans(decayed(k_tile, -near)))
                 products += tl.where(pairs_near(lowest, static), pairs, 0.0)
             # No constants: the compiler would keep the matrices of all levels in registers.
-            for level in tl.range(lowest, static.levels, num_stages=1):
+            for level in tl.range(lowest, static.levels, num_stages=1, disable_licm=True):
                 halves, _ = decayed_halves(q_tile, k_tile, logs, level, static)
                 pairs = tl.dot(halves, tl.trans(halves), input_precision=static.precision)
                 products += tl.where(pairs_at(level, static), pairs, 0.0)
