@@ -40,10 +40,9 @@ def command(
 
     asked = selection.signature(point, grid, workload)
     target = selection.device(device)
-    found = {
-        way: dispatch.explain(asked.op, asked.signature.text, way, device=target)
-        for way in selection.directions(direction, [get_op(asked.op)])
-    }
+    # A direction that is asked for is explained, also one that the grid has no use for.
+    ways = selection.directions(direction or asked.directions, [get_op(asked.op)])
+    found = {way: dispatch.explain(asked.op, asked.signature.text, way, device=target) for way in ways}
     decided = _decided(db, found, target)
     unshipped = {way: one for way, one in decided.items() if not _is_answer(one, found[way])}
     if json:

@@ -61,7 +61,8 @@ def command(
         checks = [
             _Check(spec=spec, direction=way, label=label, problem=problem, is_fixed=bool(cases.grid))
             for spec, way in _searches(specs, ways)
-            for label, problem in problems[spec.op].items()
+            for label, (problem, useful) in problems[spec.op].items()
+            if way in useful
         ]
         refs = [check.ref(device, given) for check in checks]
         executor.expect([ref for ref in refs if not isinstance(ref, str)], device)
@@ -120,7 +121,10 @@ def _ops(specs: "Iterable[KernelSpec]") -> "list[Op]":
 
 def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
-        return "the kernels do not implement the direction; choose others with --kernel or --direction"
+        return (
+            "the kernels do not implement the direction, or the grid's points are for another one; choose others "
+            "with --kernel, --direction or --grid"
+        )
     first = rows[0]
     return (
         f"of {counted(len(rows), 'check')} the kernels take none here; "
@@ -128,16 +132,19 @@ def _first_reason(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _problems(ops: "Iterable[Op]", feature: list[str] | None, cases: Cases) -> "dict[str, dict[str, Problem]]":
-    """The problems of each op by name: of the grid, or its samples."""
+def _problems(
+    ops: "Iterable[Op]", feature: list[str] | None, cases: Cases
+) -> "dict[str, dict[str, tuple[Problem, tuple[str, ...]]]]":
+    """The problems of each op by name, and the directions that are of use: of the grid, or its samples."""
     from attn_tune.ops.contract import load
 
     by_name = {op.name: op for op in ops}
-    found: dict[str, dict[str, Problem]] = {name: {} for name in by_name}
+    found: dict[str, dict[str, tuple[Problem, tuple[str, ...]]]] = {name: {} for name in by_name}
     if cases.grid:
         for point in cases.points():
             if op := by_name.get(point.op):
-                found[op.name][selection.brief(point.name)] = op.from_signature(point.signature)
+                name = selection.brief(point.name)
+                found[op.name][name] = (op.from_signature(point.signature), point.directions or op.directions)
         return found
     wanted = selection.words(feature)
     for name, op in by_name.items():
@@ -146,7 +153,7 @@ def _problems(ops: "Iterable[Op]", feature: list[str] | None, cases: Cases) -> "
             continue
         for label, problem in load(op.samples)().items():
             if not wanted or any(word in label for word in wanted):
-                found[name][label] = problem
+                found[name][label] = (problem, op.directions)
     return found
 
 

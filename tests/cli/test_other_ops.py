@@ -54,6 +54,20 @@ def test_explain_asks_for_the_directions_of_the_op():
     assert list(json.loads(both.stdout)) == ["fwd", "bwd"]
 
 
+def test_commands_take_the_directions_that_a_point_is_for(tmp_path):
+    point = "qwen3-next-linear-steps.pool"
+    asked = run("explain", point, "--device", "cpu", "--json")
+    assert (asked.exit_code, list(json.loads(asked.stdout))) == (0, ["fwd"])
+    named = run("explain", point, "--device", "cpu", "--json", "-d", "bwd")
+    assert (named.exit_code, list(json.loads(named.stdout))) == (1, ["bwd"])
+    grid = ("--grid", "qwen3-next-linear-steps", "--point", "qwen3-next-linear-steps.pool")
+    frozen = run("override", "freeze", tmp_path / "job.lock", *grid, "--device", "cpu", "--json")
+    assert (frozen.exit_code, json.loads(frozen.stdout)["entries"]) == (0, 1)
+    checked = run("validate", *grid, "-k", "gated_delta_rule/xla", "-d", "bwd")
+    assert checked.exit_code == 3
+    assert "the grid's points are for another one" in checked.stderr
+
+
 def test_explain_refuses_a_direction_of_another_op():
     asked = run("explain", TEXT, "--device", "cpu", "-d", "bwd")
     assert (asked.exit_code, asked.stdout) == (2, "")

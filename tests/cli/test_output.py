@@ -142,6 +142,7 @@ def test_a_wrong_choice_lists_the_near_ones(words, said):
     [
         ("flash_attention/v2 b=1", "is not of flash_attention/v1"),
         ("flash_attention/v1 b=1 dtyp=float32", "unknown field 'dtyp'; did you mean 'dtype'"),
+        ("flash_attention b=1", "lacks a version after the op; a signature begins with flash_attention/v1"),
         ("flash_attenton/v1 b=1", "unknown op 'flash_attenton'; did you mean 'flash_attention'"),
     ],
 )

@@ -160,7 +160,12 @@ def preset_points(lengths: Sequence[str] = (), *, ops: Collection[str] | None = 
 
 
 def _single(text: str, lengths: Sequence[str]) -> Grid:
-    op = get_op(text.partition("/")[0].strip())
+    name = text.partition("/")[0].strip()
+    if (first := name.partition(" ")[0]) != name and first in op_names():
+        raise UsageError(
+            f"{text!r} lacks a version after the op; a signature begins with {first}/v{get_op(first).version}"
+        )
+    op = get_op(name)
     signature = op.problem_signature(text)
     point = GridPoint(name=signature.text, op=op.name, signature=signature, source="")
     points = (point,) if not lengths or has_lengths(op.axes, signature.values, lengths) else ()
