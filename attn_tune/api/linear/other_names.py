@@ -18,6 +18,13 @@ NAMES = {
     "use_gate_in_kernel": _GATE,
     "A_log": _GATE,
     "dt_bias": _GATE,
+    "use_beta_sigmoid_in_kernel": "pass jax.nn.sigmoid(beta) as beta",
+    "allow_neg_eigval": "pass 2 * jax.nn.sigmoid(beta) as beta",
+    "state_v_first": "states are [.., keys, values] here; swap their last two axes",
+    "transpose_state_layout": "states are [.., keys, values] here; swap their last two axes",
+    "safe_gate": "leave it out: gates may be anything up to 0 here",
+    "lower_bound": "compute the gates before the call: g = lower_bound * sigmoid(exp(A_log) * (g + dt_bias))",
+    "cu_seqlens_cpu": "leave it out: only the device needs to know the lengths",
     "gv": "no function here has gates for the channels of the values",
     "D": "add D * x to the output",
 }
