@@ -56,7 +56,7 @@ def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
     is_channel, is_long = problem.gate == "channel", padded(problem.head_dim) > 128
     # With a gate a channel a program of the gradients has some channels only, so their number does not matter.
     is_crowded = problem.dtype == "float32" or (is_long and not is_channel)
-    chunk = min(_chunk(problem), 32 if is_long and not is_channel else 64)
+    chunk = min(_chunk(problem), 32) if is_crowded else _chunk(problem)
     if is_crowded:
         tile = 16
     elif is_channel:
