@@ -149,7 +149,7 @@ def _rows(
     environment, specs = current_environment(), list(specs)
     for op in (get_op(name) for name in dict.fromkeys(one.op for one in asked)):
         for direction in (one for one in op.directions if one in directions):
-            points = [p for p in asked if p.op == op.name and direction in (p.directions or op.directions)]
+            points = [p for p in asked if p.op == op.name and direction in p.ways]
             problems = [op.from_signature(one.signature) for one in points]
             for spec in (one for one in specs if one.op == op.name):
                 if not points or not (without or direction in spec.searches):

@@ -144,7 +144,7 @@ def _problems(
         for point in cases.points():
             if op := by_name.get(point.op):
                 name = selection.brief(point.name)
-                found[op.name][name] = (op.from_signature(point.signature), point.directions or op.directions)
+                found[op.name][name] = (op.from_signature(point.signature), point.ways)
         return found
     wanted = selection.words(feature)
     for name, op in by_name.items():

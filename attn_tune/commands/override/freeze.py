@@ -66,7 +66,7 @@ def command(
     wanted = selection.directions(direction, [get_op(one.op) for one in points])
     answers, missing = [], []
     for one in points:
-        for way in (way for way in wanted if way in (one.directions or get_op(one.op).directions)):
+        for way in (way for way in wanted if way in one.ways):
             try:
                 answers.append(lookup(one.op, one.signature, way, device=target, kernel=kernel))
             except UnsupportedError as error:

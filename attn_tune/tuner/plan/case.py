@@ -28,6 +28,11 @@ class GridPoint:
     directions: tuple[str, ...] = ()
     calls: int = 0
 
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The directions that are of use: its own, or all of its op."""
+        return self.directions or get_op(self.op).directions
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
@@ -63,7 +68,7 @@ def make_cases(points: Iterable[GridPoint], directions: Sequence[str] = ()) -> t
     names: dict[Signature, list[str]] = {}
     wanted: dict[Signature, set[str]] = {}
     for point in points:
-        of_point = point.directions or get_op(point.op).directions
+        of_point = point.ways
         wanted.setdefault(point.signature, set()).update(of_point)
         seen = names.setdefault(point.signature, [])
         if point.name not in seen:
