@@ -20,6 +20,8 @@ from torch_busy import median_us
 from untuned_peers import Calls, calls_of, compiled_calls, configs_of, copy_of, record, timed
 
 _STATES = {"has_initial_state": True, "has_final_state": True}
+# Heads of the 1.3B model of GLA's authors.
+_WIDE = {"head_dim": 256, "v_head_dim": 512}
 # A name, an op, a direction, sizes: batch, length, heads of queries and values; and the rest of the problem.
 _POINTS: Sequence[tuple[str, str, str, tuple[int, int, int, int], Mapping[str, Any]]] = (
     ("head fwd H96 1x8192", "linear_attention", "fwd", (1, 8192, 96, 96), {}),
@@ -34,6 +36,13 @@ _POINTS: Sequence[tuple[str, str, str, tuple[int, int, int, int], Mapping[str, A
     ("kda fwd H16 1x8192", "kda", "fwd", (1, 8192, 16, 16), {}),
     ("kda bwd H16 1x8192", "kda", "bwd", (1, 8192, 16, 16), {}),
     ("kda fwd H32 1x8192", "kda", "fwd", (1, 8192, 32, 32), {}),
+    ("kda fwd H32 2x8192", "kda", "fwd", (2, 8192, 32, 32), {}),
+    ("kda fwd H32 8x4096", "kda", "fwd", (8, 4096, 32, 32), {}),
+    ("gla fwd H4 8x4096", "gla", "fwd", (8, 4096, 4, 4), _WIDE),
+    ("gla fwd H4 4x4096", "gla", "fwd", (4, 4096, 4, 4), _WIDE),
+    ("gla fwd H4 1x32768", "gla", "fwd", (1, 32768, 4, 4), _WIDE),
+    ("gla bwd H4 8x4096", "gla", "bwd", (8, 4096, 4, 4), _WIDE),
+    ("gla fwd H32 4x4096", "gla", "fwd", (4, 4096, 32, 32), {}),
     ("kda fwd H4 1x32768", "kda", "fwd", (1, 32768, 4, 4), {}),
     ("kda decode H32 32x1", "kda", "decode", (32, 1, 32, 32), _STATES),
 )
@@ -55,15 +64,30 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"chunk": 32},
         {"block_v": 128, "num_warps": 8},
         {"turned": True},
+        {"turned": False},
+        {"block_v": 32, "turned": False},
+        {"block_v": 64, "turned": False, "segments": 1},
+        {"block_v": 64, "turned": True, "segments": 1},
+        {"block_v": 64, "turned": True, "segments": 2},
     ),
-    ("gla", "bwd"): ({"gradient_columns": 64}, {"gradient_warps": 4, "gradient_columns": 16}, {"chunk": 32}),
-    ("kda", "fwd"): (
-        {"prepare_channels": 64},
-        {"prepare_channels": 128},
-        {"prepare_warps": 4, "prepare_channels": 64},
-        {"prepare_warps": 4},
-        {"prepare_registers": 168},
+    ("gla", "bwd"): (
+        {"block_v": 64},
         {"block_v": 32},
+        {"gradient_stages": 2, "gradient_block_v": 64},
+        {"gradient_columns": 64},
+        {"gradient_warps": 4, "gradient_columns": 16},
+        {"chunk": 32},
+    ),
+    ("kda", "fwd"): (
+        {"prepare_channels": 32},
+        {"prepare_channels": 128},
+        {"prepare_registers": 168},
+        {"block_v": 32, "num_stages": 2},
+        {"block_v": 32, "num_stages": 3},
+        {"block_v": 64, "num_stages": 1},
+        {"block_v": 64, "num_stages": 2},
+        {"block_v": 64, "num_stages": 3},
+        {"block_v": 128, "num_stages": 1, "num_warps": 8},
         {"block_v": 16, "num_stages": 3},
         {"segments": 2, "block_v": 32},
         {"segments": 8, "block_v": 64},

@@ -14,8 +14,9 @@ from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import shared_limit
 from attn_tune.schema.device import Device
 
-# Bytes of shared memory that walks over chunks of 64 tokens and 128 channels need with three stages.
-_THREE_STAGES = 200_704
+# Bytes of shared memory that walks over chunks of 64 tokens, 128 channels and 64 columns need with three stages. GPUs
+# that have less spill registers with so many columns.
+_THREE_STAGES = 229_376
 # Multiprocessors of a device that does not say.
 _UNITS = 132
 # Segments make so many times the work, and are worth it from so many chunks on.
@@ -28,7 +29,10 @@ def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
     Long sequences of a few heads are cut into segments, which makes twice to three times the work.
     """
     walks, units, segments = problem.batch * problem.num_value_heads, device.units or _UNITS, 1
-    common = _common(problem) | _walk(problem, device, walks, most=32, crowded_stages=2)
+    # Of 32 heads and 8 times 4096 tokens 64 columns and three stages took 2695 us, 32 and two took 3318 (H200).
+    is_roomy = shared_limit(device) >= _THREE_STAGES and not _is_wide(problem)
+    most, stages = (64, 3) if is_roomy else (32, 2)
+    common = _common(problem) | _walk(problem, device, walks, most, crowded_stages=stages)
     programs = walks * -(-problem.v_head_dim // 32)
     if _WORK * programs <= units and max(problem.lengths) >= _LONG * common["chunk"]:
         common |= {"block_v": min(32, padded(problem.v_head_dim)), "num_stages": 1 if _is_wide(problem) else 2}

@@ -29,22 +29,24 @@ _WARP_ROWS = 16
 
 def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
     """The forward's untuned config: tiles of columns, then segments, until each multiprocessor has a program."""
-    chunk, block_v = _chunk(problem), _columns(problem, device)
+    # GPUs with less shared memory than Hopper's spill registers with 256 channels and 64 columns, and walks with a gate
+    # a head spill everywhere.
+    is_roomy = problem.gate == "channel" and shared_limit(device) >= 200 * 1024
+    chunk, block_v = _chunk(problem), _columns(problem, device, 64 if is_roomy else 32)
     programs = problem.batch * problem.num_value_heads * -(-problem.v_head_dim // block_v)
     longest, segments = max(problem.lengths), 1
     while segments < _MOST_SEGMENTS and segments * programs < (device.units or _UNITS):
         if longest < 2 * segments * _SHORTEST * chunk:
             break
         segments *= 2
-    warps = 8 if padded(problem.head_dim) * block_v > 64 * 128 else 4
     walk: dict[str, Any] = {
         "chunk": chunk,
         "block_v": block_v,
-        "num_warps": warps,
+        "num_warps": 4,
         "num_stages": _stages(problem),
         "segments": segments,
         # 433 us where 482 were taken otherwise on an H200 (96 heads with a gate each, 8192 tokens).
-        "turned": problem.gate != "channel" and _is_turnable(problem, block_v, warps),
+        "turned": _is_turnable(problem, block_v, num_warps=4),
     }
     if problem.gate == "channel":
         return ChannelForwardConfig(**walk, **_prepared(problem))
@@ -70,7 +72,7 @@ def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
         tile = 32 if problem.group_size > 1 else 64
     walk = {
         "chunk": chunk,
-        "block_v": min(64, _columns(problem, device)),
+        "block_v": _columns(problem, device, 32),
         "num_warps": 4,
         "num_stages": _stages(problem),
         "gradient_block_v": min(tile, padded(problem.v_head_dim)),
@@ -167,12 +169,14 @@ def _tiles(problem: Recurrent) -> tuple[int, ...]:
     return tuple(size for size in tried(ForwardConfig, "block_v") if size <= padded(problem.v_head_dim))
 
 
-def _columns(problem: Recurrent, device: Device) -> int:
-    """Columns of a walk: fewer where heads are few."""
-    walks, block = problem.batch * problem.num_value_heads, min(64, padded(problem.v_head_dim))
-    if padded(problem.head_dim) > 128 or problem.dtype == "float32":
-        block = min(32, block)
-    while block > 32 and walks * -(-problem.v_head_dim // block) < (device.units or _UNITS):
+def _columns(problem: Recurrent, device: Device, most_of_long: int) -> int:
+    """Columns of a walk: fewer where heads are few, and at most so many of states with more than 128 rows."""
+    walks, enough = problem.batch * problem.num_value_heads, device.units or _UNITS
+    block = min(32 if problem.dtype == "float32" else 64, padded(problem.v_head_dim))
+    if padded(problem.head_dim) > 128:
+        # Of 4 heads of 256 channels and 4 times 4096 tokens 64 columns took 365 us, 32 took 420 (H200).
+        block, enough = min(most_of_long, block), enough // 2
+    while block > 32 and walks * -(-problem.v_head_dim // block) < enough:
         block //= 2
     return block
 
