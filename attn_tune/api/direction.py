@@ -16,6 +16,7 @@ from attn_tune.api.meshes.partitioned import partitioned
 from attn_tune.api.meshes.sharding import explicit_mesh, sharded_run
 from attn_tune.api.meshes.shards import run_shard
 from attn_tune.api.request import Request
+from attn_tune.kernels.spec import KernelSpec
 from attn_tune.ops.cached import cached
 from attn_tune.ops.contract import load
 from attn_tune.ops.marker import cut_name, marked, named_jit
@@ -72,10 +73,46 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
         kernel=request.kernels.get(direction),
         config=request.configs.get(direction),
     )
-    kernel: Callable = load(choice.spec.searches[direction].call)
+    try:
+        kernel: Callable = load(choice.spec.searches[direction].call)
+    except ImportError as error:
+        return _launch_of_another(call, problem, request, direction, choice.spec, error)
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
-    return marked(kernel, problem, choice.config, choice.answer.signature, direction)
+    launch = marked(kernel, problem, choice.config, choice.answer.signature, direction)
+    return _with_others(launch, call, problem, request, direction, choice.spec)
+
+
+@cached
+def _with_others(
+    launch: Callable, call: Call, problem: Any, request: Request, direction: str, spec: KernelSpec
+) -> Callable[[Any], dict[str, Array]]:
+    """``launch``, and the launch of another kernel where a library of this one turns out not to be importable."""
+
+    @functools.wraps(launch)
+    def run(inputs: Any) -> dict[str, Array]:
+        try:
+            return launch(inputs)
+        except ImportError as error:
+            other = _launch_of_another(call, problem, request, direction, spec, error)
+        return other(inputs)
+
+    return run
+
+
+def _launch_of_another(
+    call: Call, problem: Any, request: Request, direction: str, spec: KernelSpec, error: ImportError
+) -> Callable[[Any], dict[str, Array]]:
+    """The launch of another kernel than the one that raised ``error``, which this process asks no more.
+
+    Raises:
+      ImportError: ``error``, where the caller wants this kernel, or where other processes run the same program: all
+        must choose alike.
+    """
+    if direction in request.kernels or direction in request.configs or jax.process_count() > 1:
+        raise error
+    dispatch.leave_out(spec, error)
+    return _launch(call, problem, request, direction)
 
 
 @cached

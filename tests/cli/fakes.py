@@ -26,9 +26,10 @@ POINT = "cpu-smoke.llama3/1x128"
 class FakeExecutor:
     """Answers every request without running anything: each config has a time of its own, none is wrong by itself."""
 
-    def __init__(self, *, status: Status = Status.OK, after=lambda count: None):
+    def __init__(self, *, status: Status = Status.OK, reason: str = "dk is wrong", after=lambda count: None):
         self.interrupt = lambda: False
         self.status = status
+        self.reason = reason
         self.after = after
         self.ran: list[str] = []
 
@@ -45,7 +46,7 @@ class FakeExecutor:
         self.after(len(self.ran))
         if self.status is not Status.OK:
             error = OutputError(output="dk", error=2.0, allowed=1.0)
-            return Outcome(status=self.status, reason="dk is wrong", errors=(error,))
+            return Outcome(status=self.status, reason=self.reason, errors=(error,))
         return self._ok(request.ref, "", 5)
 
     def finals(self, request: Finals) -> FinalsOutcome:

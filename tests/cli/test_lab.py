@@ -97,6 +97,17 @@ def test_a_sweep_without_a_right_config_names_its_cases(tmp_path):
     assert label.endswith(" bwd")
 
 
+def test_a_kernel_whose_library_cannot_be_imported_is_tried_once(tmp_path):
+    reason = "compile: ImportError: libgone.so: cannot open shared object file (in <module>, registry.py:29)"
+    executor = FakeExecutor(status=Status.COMPILE_ERROR, reason=reason)
+    outcome = fill(tmp_path / "lab.db", executor, directions=("fwd",))
+    assert len(executor.ran) == 1
+    assert outcome.without
+    other = FakeExecutor(status=Status.COMPILE_ERROR, reason="compile: ValueError: ImportError: no")
+    fill(tmp_path / "other.db", other, directions=("fwd",))
+    assert len(other.ran) > 1
+
+
 def test_an_error_on_the_way_marks_the_run_as_failed(tmp_path):
     path = tmp_path / "lab.db"
 

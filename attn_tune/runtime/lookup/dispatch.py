@@ -13,6 +13,7 @@ from typing import Any
 from attn_tune.devices.identity import current_device
 from attn_tune.kernels.registry import kernels_of
 from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.ops.installed import one_line
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime import answer_listeners, lookup_counters, misses, rank_agreement
 from attn_tune.runtime.active.layers import current_view
@@ -20,7 +21,7 @@ from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup.answer import Answer, Rejection, Rung
 from attn_tune.runtime.lookup.explain import Explanation, nearest_text
 from attn_tune.runtime.lookup.ladder import Step
-from attn_tune.runtime.lookup.question import AUTO, Question, resolve, runs_on
+from attn_tune.runtime.lookup.question import AUTO, Question, resolve, runs_on, unimportable
 from attn_tune.runtime.lookup.resolution import (
     Choice,
     heuristic,
@@ -33,6 +34,7 @@ from attn_tune.runtime.overrides.active import way_out
 from attn_tune.schema.config import config_from_dict, is_mapping
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import LockfileError, UnsupportedError, UsageError
+from attn_tune.schema.logs import log
 
 
 class _JaxConfig:
@@ -95,6 +97,13 @@ def choose(
     if config is not None:
         return _explicit(op, direction, problem, device or current_device(), kernel, config)
     return _found(op, direction, problem, device, kernel).choice
+
+
+def leave_out(spec: KernelSpec, error: ImportError) -> None:
+    """Let other kernels answer in this process from now on, since a library of ``spec`` cannot be imported."""
+    unimportable[spec.id] = one_line(error)
+    log.warning("%s is left out of this process, and another kernel answers: %s", spec.id, unimportable[spec.id])
+    current_view().entries.clear()
 
 
 def lookup(

@@ -26,6 +26,8 @@ from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
 from attn_tune.schema.signature import Signature
 
 AUTO = "auto"
+# The errors of kernels whose libraries turned out not to be importable in this process.
+unimportable: dict[str, str] = {}
 _LEAVE = f"ask for it by name, or allow such with {VARIABLE}=0"
 
 
@@ -212,6 +214,8 @@ def unsupported(spec: KernelSpec, problem: Any, direction: str, device: Device) 
     """The reason why ``spec`` cannot do ``problem`` here, or None: a direction or a module is missing, or its own."""
     if direction not in spec.searches:
         return f"it has no {direction}"
+    if spec.id in unimportable:
+        return f"a library of it cannot be imported: {unimportable[spec.id]}"
     return missing(spec) or spec.unsupported(problem, direction, device)
 
 

@@ -30,6 +30,7 @@ from attn_tune.tuner.protocol import (
 )
 from attn_tune.tuner.run.finalists import MOST_FINALISTS, compose, places
 from attn_tune.tuner.run.search_results import PartResults, Programs
+from attn_tune.tuner.work.faults import lacks_a_library
 
 _MOST_HINTS = 32
 
@@ -114,7 +115,11 @@ class KernelSearch:
         self._expect(self._coming())
         if self.plan.finals:
             # Its feature problems too: the device would wait for the first candidates to be compiled.
-            yield from self._try_whole(self.plan.heuristic)
+            for trial in self._try_whole(self.plan.heuristic):
+                yield trial
+                if lacks_a_library(trial):
+                    # Every other config would fail alike, each with the time of a compile.
+                    return
             if config_digest(self.plan.heuristic) in self.whole.times:
                 yield from self._prove(self.plan.heuristic)
         for part in self.plan.parts:

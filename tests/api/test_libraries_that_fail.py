@@ -1,0 +1,78 @@
+"""Kernels whose libraries are found and cannot be imported: others answer, and one sentence says so."""
+
+import logging
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn_tune
+from attn_tune.runtime.lookup.question import unimportable
+from tests.kernels.test_installed import COPY, SIGNATURE, install, site
+
+__all__ = ["site"]
+
+# Where the import fails: as the kernel is traced, and as the module of its call is loaded.
+LATE = "def call(problem, config, inputs):\n    import a_library_that_is_not_there\n"
+EARLY = "import a_library_that_is_not_there\n"
+SPEC = """
+searches = {way: dataclasses.replace(s, call="fragile_calls:call") for way, s in XLA.searches.items()}
+SPEC = dataclasses.replace(XLA, name="fragile", searches=searches, priority={"cpu": 99})
+"""
+
+
+@pytest.fixture(params=[LATE, EARLY], ids=["traced", "loaded"])
+def fragile(request, site):
+    (site / "fragile_calls.py").write_text(request.param)
+    install(site, "fragile", COPY + SPEC)
+    yield
+    unimportable.clear()
+    sys.modules.pop("fragile_calls", None)
+
+
+def operands():
+    return (jnp.asarray(np.random.default_rng(i).standard_normal((1, 16, 1, 16), np.float32)) for i in range(3))
+
+
+def loss(q, k, v, **how):
+    return jnp.sum(jnp.sin(attn_tune.flash_attention(q, k, v, **how)))
+
+
+def test_another_kernel_answers_forward_and_backward(fragile, caplog):
+    q, k, v = operands()
+    with caplog.at_level(logging.WARNING, "attn_tune"):
+        got = jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v)
+        attn_tune.flash_attention(q, k, v)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(
+        "attn-tune: flash_attention/fragile is left out of this process, and another kernel answers: Module"
+    )
+    want = jax.grad(lambda *x: loss(*x, platform="xla"), (0, 1, 2))(q, k, v)
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+    explained = str(attn_tune.explain("flash_attention", SIGNATURE))
+    assert "a library of it cannot be imported: ModuleNotFoundError: No module named" in explained
+
+
+def test_the_kernel_that_a_caller_names_is_no_other(fragile):
+    q, k, v = operands()
+    with pytest.raises(ModuleNotFoundError, match="a_library_that_is_not_there"):
+        attn_tune.flash_attention(q, k, v, platform="fragile")
+    assert not unimportable
+
+
+def test_processes_of_one_program_choose_alike(fragile, monkeypatch):
+    q, k, v = operands()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ModuleNotFoundError, match="a_library_that_is_not_there"):
+        attn_tune.flash_attention(q, k, v)
+
+
+def test_parts_of_a_mesh_take_another_kernel(fragile):
+    mesh = jax.make_mesh((1,), ("x",))
+    spec = jax.sharding.PartitionSpec("x")
+    call = jax.shard_map(attn_tune.flash_attention, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
+    q, k, v = (jax.device_put(x, jax.NamedSharding(mesh, spec)) for x in operands())
+    want = attn_tune.flash_attention(q, k, v, platform="xla")
+    np.testing.assert_array_equal(jax.jit(call)(q, k, v), want)
