@@ -226,20 +226,25 @@ def _outputs(op: Op, problem: Any, direction: str, own: Any) -> dict[str, Form]:
 @functools.cache
 def _operands(op: Op, problem: Any, direction: str, own: Any) -> dict[str, Form]:
     declared = {one.name: one for one in op.operands(problem, direction)}
-    known, arrays = ({}, {}) if own is None else (_operands(op, own, direction, None), _leaves(op, own, direction))
+    leaves = _leaves(op, problem, direction)
+    # Names of axes are dear, and those of an array of the same shape are the same: in the setting, and of the forward.
+    known: dict[str, tuple[tuple[int, ...], str, Form]] = {}
+    for other, of in ((problem, op.directions[0]), (own, direction)):
+        if other is not None and (other, of) != (problem, direction):
+            forms = _operands(op, other, of, own if other is problem else None)
+            known |= {name: (*found, forms[name]) for name, found in _leaves(op, other, of).items()}
     return {
         name: {
-            # Names of axes are dear, and those of an array of the same shape are the same.
-            "shape": known[name]["shape"]
-            if name in known and arrays[name][0] == shape
+            "shape": known[name][2]["shape"]
+            if name in known and known[name][0] == shape
             else " x ".join(_axes(op, problem, direction, name)) or "one number",
-            "dtype": known[name]["dtype"]
-            if name in known and arrays[name][1] == dtype
+            "dtype": known[name][2]["dtype"]
+            if name in known and known[name][1] == dtype
             else _dtype(op, problem, direction, name),
             "differentiable": "yes" if name in declared and declared[name].differentiable else "",
             "in place": "yes" if name in declared and declared[name].in_place else "",
         }
-        for name, (shape, dtype) in _leaves(op, problem, direction).items()
+        for name, (shape, dtype) in leaves.items()
     }
 
 

@@ -36,6 +36,7 @@ def text(name: str) -> str:
     return BY_NAME[name].read_text()
 
 
+@pytest.mark.slow
 def test_generated_pages_are_current():
     # In a process of its own: what a help page shows may depend on the terminal and the environment.
     done = subprocess.run([sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True)
@@ -230,6 +231,7 @@ def test_the_examples_of_other_libraries_run():
     exec("\n".join(blocks), {})
 
 
+@pytest.mark.slow
 def test_the_decoding_loop_runs_and_every_measured_row_is_recorded():
     block = "".join(re.findall(r"```python\n(.*?)```", text("serving.md"), re.DOTALL))
     names = {}
@@ -246,6 +248,7 @@ def test_the_decoding_loop_runs_and_every_measured_row_is_recorded():
     assert len(beside) == int(counted)
 
 
+@pytest.mark.slow
 def test_the_calls_of_linear_attention_run():
     names = {}
     exec("".join(re.findall(r"```python\n(.*?)```", text("linear-attention.md"), re.DOTALL)), names)

@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 
-from tests.chosen import values_asked_for
+import pytest
+
+from tests.chosen import exhaustive, values_asked_for
 
 
 def run_selected(request, module):
@@ -14,6 +16,13 @@ def run_selected(request, module):
     Triton's interpreter is chosen before the kernels are imported.
     """
     return _lines(module, values_asked_for(request, "name"), {"TRITON_INTERPRET": "1"})
+
+
+def builds(kept, every):
+    """The parameter ``names`` of a test: the builds that ``make test`` compiles, and as an exhaustive one all."""
+    kept, every = list(kept), list(every)
+    assert set(kept) < set(every), "what is kept is a part of all builds"
+    return pytest.mark.parametrize("names", [kept, exhaustive(every)], ids=["kept", "every"])
 
 
 def built(module, *names):

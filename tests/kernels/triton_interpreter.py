@@ -15,10 +15,11 @@ def asked_for(cases) -> list:
 
 
 def prepare_language_once() -> None:
-    """Lets the interpreter leave out three things that take two thirds of its time and change no result.
+    """Lets the interpreter leave out four things that take three quarters of its time and change no result.
 
     It patches Triton's language once, not at every device call. It computes no test for overflow of integers, whose
-    result it would throw away: only in debug mode is there an assertion. It finds the numpy dtype of a type once.
+    result it would throw away: only in debug mode is there an assertion. It finds the numpy dtype of a type once, and
+    checks and writes out a shape once.
     """
     from triton import language
     from triton.runtime import interpreter
@@ -45,3 +46,28 @@ def prepare_language_once() -> None:
         return found[tt_dtype.name]
 
     interpreter._get_np_dtype = find_once
+    _make_shapes_once(language.core)
+
+
+def _make_shapes_once(core) -> None:
+    """Lets types of blocks of one shape and element share what they say, and so the tensors of one type."""
+    of_types, of_tensors = {}, {}
+    make_type, make_tensor = core.block_type.__init__, core.tensor.__init__
+
+    def type_once(self, element_ty, shape):
+        key = (type(element_ty), element_ty.name, *(getattr(size, "value", size) for size in shape))
+        if key not in of_types:
+            make_type(self, element_ty, shape)
+            of_types[key] = dict(vars(self), key=key)
+        vars(self).update(of_types[key])
+
+    def tensor_once(self, handle, type):
+        key = vars(type).get("key")
+        if key not in of_tensors:
+            make_tensor(self, handle, type)
+            if key is not None:
+                of_tensors[key] = {name: x for name, x in vars(self).items() if name not in ("handle", "type")}
+            return
+        vars(self).update(of_tensors[key], handle=handle, type=type)
+
+    core.block_type.__init__, core.tensor.__init__ = type_once, tensor_once

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,8 @@ _LLAMA = Problem(
     scale=0.1,
 )  # fmt: skip
 _NARROW = dataclasses.replace(_LLAMA, head_dim=64, v_head_dim=64, num_kv_heads=8)
+# The untuned knobs at h=128 are also those of everything together; narrow heads make dq late.
+KEPT = ("h128 behind, from registers", "h64", "h256", "everything")
 BUILDS = {
     "h128": (_LLAMA, {}),
     "h128 behind, from registers": (_LLAMA, {"ahead": False, "staged_dq": False}),
@@ -50,7 +53,8 @@ def waits(cubin: bytes) -> int:
 
 
 def main():
-    for name, (problem, changed) in BUILDS.items():
+    for name in sys.argv[1:] or BUILDS:
+        problem, changed = BUILDS[name]
         config = dataclasses.replace(space.heuristic(problem, H200), **changed)
         inputs = jax.eval_shape(functools.partial(make_inputs, problem, "bwd"), jax.ShapeDtypeStruct((), jnp.int32))
         _, compiled = lower(functools.partial(backward, problem, config), inputs)

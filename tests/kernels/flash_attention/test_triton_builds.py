@@ -1,75 +1,68 @@
 """The Triton kernels compile for absent GPUs, fit them, and use what makes them fast."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 from attn_tune.kernels.lang.triton.compile import MAX_SHARED_BYTES
-from tests.kernels.flash_attention.triton_builds import BUILDS, VARIANTS
+from tests.chosen import chosen, values_asked_for
+from tests.kernels.flash_attention.triton_builds import BUILDS, KEPT, VARIANTS
+from tests.kernels.scripts import built
 
-PROCESSES = 2
 MOST_SPILLED_BYTES = 200
-TESTED = [build for build in BUILDS if build.name not in VARIANTS]
-EACH = [pytest.param(build, c, id=f"{build.name}-{c}") for build in TESTED for c in build.capabilities]
-UNTUNED = [each for each in EACH if each.values[0].rank == 0 and each.values[0].part != "dbias"]
+TESTED = {f"{build.name}:{c}": (build, c) for build in BUILDS if build.name not in VARIANTS for c in build.capabilities}
+UNTUNED = {name: (build, c) for name, (build, c) in TESTED.items() if build.rank == 0 and build.part != "dbias"}
 
 
 @pytest.fixture(scope="module")
-def results():
-    """Each launch's line of ``triton_builds``, by its name and architecture."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    names = [f"{build.name}:{c}" for build in TESTED for c in build.capabilities]
-    command = [sys.executable, "-m", "tests.kernels.flash_attention.triton_builds"]
-    workers = [
-        subprocess.Popen(
-            [*command, *names[i::PROCESSES]],
-            env=environment | {"JAX_PLATFORMS": "cpu"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(PROCESSES)
-    ]
-    lines = {}
-    for worker in workers:
-        out, err = worker.communicate(timeout=1800)
-        assert worker.returncode == 0, err[-2000:]
-        lines |= {(line["build"], line["capability"]): line for line in map(json.loads, out.splitlines())}
-    return lines
+def results(request):
+    """Each launch's line of ``triton_builds``, by its name and architecture: of those that this session asks for."""
+    asked = {*values_asked_for(request, "launch"), *(f"{name}:90" for name in values_asked_for(request, "name"))}
+    lines = built("tests.kernels.flash_attention.triton_builds", *(name for name in TESTED if name in asked))
+    return {(line["build"], line["capability"]): line for line in lines}
+
+
+def launches(of=TESTED):
+    """The parameter ``launch`` of a test, a build and an architecture."""
+    return pytest.mark.parametrize("launch", chosen(of, [name for name in KEPT if name in of]))
+
+
+def on_hopper(*names):
+    """The parameter ``name`` of a test, a build for Hopper."""
+    return pytest.mark.parametrize("name", chosen(names, [name for name in names if f"{name}:90" in KEPT]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("build", "capability"), EACH)
-def test_compiles_and_fits(build, capability, results):
+@launches()
+def test_compiles_and_fits(launch, results):
+    build, capability = TESTED[launch]
     line = results[build.name, capability]
     assert "raised" not in line, line["raised"]
     assert line["least_shared_bytes"] <= line["shared_bytes"] <= MAX_SHARED_BYTES[capability], line
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("build", "capability"), UNTUNED)
-def test_untuned_choices_hardly_spill(build, capability, results):
+@launches(UNTUNED)
+def test_untuned_choices_hardly_spill(launch, results):
+    build, capability = UNTUNED[launch]
     line = results[build.name, capability]
     assert line["spill_bytes"] <= MOST_SPILLED_BYTES, line
 
 
 @pytest.mark.slow
-def test_each_part_is_the_launches_it_should_be(results):
-    fused = ["fused_kernel"]
-    for name, launches in {
-        "fused-h128": fused,
-        "fused-everything": [*fused, "dbias_kernel"],
-        "split-h128": ["split_kernel", "combine_kernel"],
-        "dkv": ["dkv_kernel"],
-    }.items():
-        assert results[name, 90]["launches"] == launches
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("fused-h128", ["fused_kernel"]),
+        ("fused-everything", ["fused_kernel", "dbias_kernel"]),
+        ("split-everything", ["split_kernel", "combine_kernel"]),
+        ("dkv", ["dkv_kernel"]),
+    ],
+)
+def test_each_part_is_the_launches_it_should_be(name, names, results):
+    assert results[name, 90]["launches"] == names
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fused-h64", "fused-h128", "fused-h256"])
+@on_hopper("fused-h64", "fused-h128", "fused-h256")
 def test_the_fused_backward_neither_spills_nor_adds_one_by_one_on_hopper(name, results):
     line = results[name, 90]
     assert line["spill_bytes"] == 0
@@ -78,7 +71,7 @@ def test_the_fused_backward_neither_spills_nor_adds_one_by_one_on_hopper(name, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fwd", "dq", "dkv", "fwd-h256", "fwd-mla", "fwd-everything", "split-h128"])
+@on_hopper("fwd", "dq", "dkv", "fwd-h256", "fwd-mla", "fwd-everything", "split-h128")
 def test_hopper_multiplies_by_warpgroups_and_copies_16_bytes_at_a_time(name, results):
     line = results[name, 90]
     assert line["wgmma"] > 0
@@ -86,7 +79,7 @@ def test_hopper_multiplies_by_warpgroups_and_copies_16_bytes_at_a_time(name, res
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fwd-everything", "dbias-everything", "fused-everything", "hopper-everything"])
+@on_hopper("fwd-everything", "dbias-everything", "fused-everything", "hopper-everything")
 def test_four_weights_share_a_dropout_hash_on_hopper(name, results):
     """A quarter, and what rows and seeds take; the keys are rows of the tile in ``fused`` and columns elsewhere."""
     line = results[name, 90]
@@ -95,7 +88,7 @@ def test_four_weights_share_a_dropout_hash_on_hopper(name, results):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hopper-h128", "hopper-h256", "hopper-candidate"])
+@on_hopper("hopper-h128", "hopper-h256", "hopper-candidate")
 def test_the_forward_for_hopper_has_its_softmax_beside_its_products(name, results):
     """64 logits a thread at 128 keys a tile, 32 at 64: all of them before the second product is waited for."""
     line = results[name, 90]

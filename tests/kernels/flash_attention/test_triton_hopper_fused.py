@@ -19,7 +19,8 @@ from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UsageError
 from tests.chosen import chosen
-from tests.kernels.scripts import built
+from tests.kernels.flash_attention.hopper_builds import BUILDS, KEPT
+from tests.kernels.scripts import builds, built
 from tests.ops.cases import ON_HOPPER
 
 H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
@@ -226,13 +227,14 @@ def test_the_fused_backward_for_hopper_drops_the_weights_that_the_op_drops(array
 
 
 @pytest.mark.slow
-def test_builds_of_the_fused_backward_for_hopper_fit_and_wait_for_no_single_instruction():
-    builds = {build["name"]: build for build in built("tests.kernels.flash_attention.hopper_builds")}
-    assert len(builds) == 6
-    for build in builds.values():
+@builds(KEPT, BUILDS)
+def test_builds_of_the_fused_backward_for_hopper_fit_and_wait_for_no_single_instruction(names):
+    found = built("tests.kernels.flash_attention.hopper_builds", *names)
+    assert [build["name"] for build in found] == names
+    for build in found:
         assert build["spills"] <= 500, build
         assert build["counted"] - 1024 < build["shared"] <= build["counted"], build
         assert build["products"] > 0 < build["copies"], build
         # Six in a step, of two groups of warps. Where ptxas finds no registers it waits after each of the products.
         assert build["waits"] <= 16 < build["products"], build
-    assert [b["name"] for b in builds.values() if not b["added"]] == ["h128 behind, from registers"]
+    assert [b["name"] for b in found if not b["added"]] == ["h128 behind, from registers"]

@@ -2,12 +2,15 @@
 
 import pytest
 
-from tests.kernels.scripts import built
+from tests.kernels.gated_delta_rule.triton_builds import BUILDS, KEPT
+from tests.kernels.scripts import builds, built
 
 
 @pytest.mark.slow
-def test_untuned_walks_and_gradients_spill_little_and_walks_copy_ahead():
-    launches = {(x["name"], x["launch"]): x for x in built("tests.kernels.gated_delta_rule.triton_builds")}
+@builds(KEPT, BUILDS)
+def test_untuned_walks_and_gradients_spill_little_and_walks_copy_ahead(names):
+    launches = {(x["name"], x["launch"]): x for x in built("tests.kernels.gated_delta_rule.triton_builds", *names)}
+    assert {name for name, _ in launches} == set(names)
     for name in ("forward-90", "backward-90"):
         walks = [x for (of, _), x in launches.items() if of == name and x["launch"] in _WALKS]
         assert walks

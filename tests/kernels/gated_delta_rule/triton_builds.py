@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +19,12 @@ _QWEN = Problem(
     batch=1, length=8192, num_value_heads=32, num_key_heads=16, head_dim=128, v_head_dim=128, has_final_state=True
 )
 _DECODE = dataclasses.replace(_QWEN, batch=32, length=1, has_initial_state=True)
+# What each of the others has, one of these has too.
+KEPT = ("forward-90", "forward-float32-80", "forward-wide-90", "backward-90", "decode-90")
 BUILDS = {
     "forward-90": ("triton", "fwd", _QWEN, 90),
     "forward-80": ("triton", "fwd", _QWEN, 80),
+    "forward-float32-80": ("triton", "fwd", dataclasses.replace(_QWEN, dtype="float32"), 80),
     "forward-float32-90": ("triton", "fwd", dataclasses.replace(_QWEN, dtype="float32"), 90),
     "forward-wide-90": ("triton", "fwd", dataclasses.replace(_QWEN, head_dim=256, v_head_dim=256), 90),
     "backward-90": ("triton", "bwd", _QWEN, 90),
@@ -29,7 +33,8 @@ BUILDS = {
 
 
 def main():
-    for name, (kernel, direction, problem, capability) in BUILDS.items():
+    for name in sys.argv[1:] or BUILDS:
+        kernel, direction, problem, capability = BUILDS[name]
         device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
         search = get_kernel(f"gated_delta_rule/{kernel}").searches[direction]
         config = search.heuristic(problem, device)

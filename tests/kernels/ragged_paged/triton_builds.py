@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,11 @@ _FLOAT8_QUERIES = dataclasses.replace(_LLAMA, kv_dtype="float8_e4m3fn", kv_scale
 _INT8_QUERIES = dataclasses.replace(_LLAMA, kv_dtype="int8", kv_scale="head", q_scale="tensor", window=500)
 # Products of 8-bit numbers: of a group of warps on Hopper, of a warp elsewhere.
 _OF_CODES = re.compile(r"(?:wgmma|mma)\S+\.(e4m3\.e4m3|s8\.s8)\b")
+# What each of the others has, one of these has too, or the interpreter.
+KEPT = (
+    *("llama-80", "mixed-90", "float8-90", "int8-90", "queries-int8-80", "queries-mixed-90", "latent-90"),
+    *("without-rope-90", "wide-90"),
+)
 BUILDS = {
     "llama-80": (_LLAMA, 80),
     "llama-90": (_LLAMA, 90),
@@ -48,7 +54,8 @@ BUILDS = {
 
 
 def main():
-    for name, (problem, capability) in BUILDS.items():
+    for name in sys.argv[1:] or BUILDS:
+        problem, capability = BUILDS[name]
         device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
         kernel = "triton_latent" if problem.layout == LATENT else "triton"
         kernel = kernel if problem.q_scale == "none" else "triton_8bit"

@@ -4,8 +4,8 @@ import pytest
 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.sparse_mla.problem import Problem
-from tests.kernels.scripts import built
-from tests.kernels.sparse_mla.triton_builds import SIZES
+from tests.kernels.scripts import builds, built
+from tests.kernels.sparse_mla.triton_builds import BUILDS, KEPT, SIZES
 from tests.ops.cases import H200
 
 
@@ -34,14 +34,15 @@ def test_the_untuned_tile_for_many_heads_fills_the_shared_memory_of_hopper():
 
 
 @pytest.mark.slow
-def test_launches_of_sparse_attention_need_the_memory_counted_ahead_and_use_wgmma():
-    launches = {launch.pop("name"): launch for launch in built("tests.kernels.sparse_mla.triton_builds")}
+@builds(KEPT, (*SIZES, *BUILDS))
+def test_launches_of_sparse_attention_need_the_memory_counted_ahead_and_use_wgmma(names):
+    launches = {launch.pop("name"): launch for launch in built("tests.kernels.sparse_mla.triton_builds", *names)}
+    assert launches.keys() == set(names)
     sizes = {name: launch for name, launch in launches.items() if "counted" in launch}
-    assert len(sizes) == len(SIZES)
     for name, size in sizes.items():
         assert 0.6 * size["counted"] < size["shared"] <= size["counted"], name
         del launches[name]
-    assert launches.keys() == {"narrow", "hopper", "indexer"}
+    assert launches.keys() == BUILDS.keys()
     for launch in launches.values():
         assert launch["wgmma"] > 0, launch
         assert launch["copies"] > 0, launch

@@ -1,6 +1,7 @@
 """Compiles the Triton kernels without a GPU; prints a JSON line a launch. A script, so that nothing is interpreted."""
 
 import json
+import sys
 
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.kernels.sparse_mla.triton.config import Config
@@ -19,18 +20,25 @@ BUILDS = {
 
 
 # Capability, dtype, columns of keys and latents, and tile: cases of how shared memory is counted ahead.
-SIZES = (
-    (80, "bfloat16", 576, 512, 16, 64),
-    (80, "float32", 128, 128, 64, 32),
-    (90, "bfloat16", 576, 512, 64, 64),
-    (90, "float32", 128, 128, 64, 32),
-    (100, "bfloat16", 576, 512, 64, 32),
-    (120, "float32", 192, 128, 32, 32),
-)
+SIZES = {
+    f"{case[0]} {case[1]}": case
+    for case in (
+        (80, "bfloat16", 576, 512, 16, 64),
+        (80, "float32", 128, 128, 64, 32),
+        (90, "bfloat16", 576, 512, 64, 64),
+        (90, "float32", 128, 128, 64, 32),
+        (100, "bfloat16", 576, 512, 64, 32),
+        (120, "float32", 192, 128, 32, 32),
+    )
+}
+# Float32 of an Ampere is counted as that of a Blackwell of 12.0.
+KEPT = ("80 bfloat16", "90 bfloat16", "90 float32", "100 bfloat16", "120 float32", *BUILDS)
 
 
 def main():
-    for capability, dtype, h, v, block_n, block_k in SIZES:
+    names = sys.argv[1:] or [*SIZES, *BUILDS]
+    for name in (name for name in names if name in SIZES):
+        capability, dtype, h, v, block_n, block_k = SIZES[name]
         op = get_op("sparse_mla")
         text = f"sparse_mla/v1 b=1 t=64 s=4096 n=128 h={h} v={v} top=2048 dtype={dtype}"
         problem = op.from_signature(op.parse_signature(text))
@@ -40,8 +48,9 @@ def main():
         )
         device = Device(platform="cuda", family=f"sm_{capability}", variant="nvidia-test", units=132)
         counted = shared_bytes(problem, device, config)
-        print(json.dumps({"name": f"{capability} {text}", "shared": launch.shared_bytes, "counted": counted}))
-    for name, (kernel, text) in BUILDS.items():
+        print(json.dumps({"name": name, "shared": launch.shared_bytes, "counted": counted}))
+    for name in (name for name in names if name in BUILDS):
+        kernel, text = BUILDS[name]
         op = get_op(text.partition("/")[0])
         problem = op.from_signature(op.parse_signature(text))
         search = get_kernel(f"{op.name}/{kernel}").searches["fwd"]
