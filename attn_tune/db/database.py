@@ -217,7 +217,8 @@ class Database:
         """``(part, config digest) -> status`` of the configs that an equal device and environment has tried.
 
         The status is that of the newest trial. Unknown software never equals itself: without a source hash the answer
-        is empty. With ``allow_nondeterministic``, configs that were refused because their bits differ are left out.
+        is empty. Left out are configs of which a library could not be imported and, with ``allow_nondeterministic``,
+        those that were refused because their bits differ.
         """
         if not environment.source_hash:
             return {}

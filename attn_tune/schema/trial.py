@@ -96,6 +96,12 @@ class Status(enum.StrEnum):
         return self.is_offline or self in ended
 
 
+def lacks_a_library(status: Status, reason: str) -> bool:
+    """Whether a library of the kernel could not be imported: no other config will do better, but another day may."""
+    says = reason.removeprefix("compile: ")
+    return status is Status.COMPILE_ERROR and says.startswith(("ImportError: ", "ModuleNotFoundError: "))
+
+
 class Stage(enum.StrEnum):
     """The step of a sweep that a trial belongs to."""
 

@@ -103,6 +103,9 @@ def test_a_kernel_whose_library_cannot_be_imported_is_tried_once(tmp_path):
     outcome = fill(tmp_path / "lab.db", executor, directions=("fwd",))
     assert len(executor.ran) == 1
     assert outcome.without
+    mended = FakeExecutor()
+    assert not fill(tmp_path / "lab.db", mended, directions=("fwd",)).without
+    assert executor.ran[0] in mended.ran
     other = FakeExecutor(status=Status.COMPILE_ERROR, reason="compile: ValueError: ImportError: no")
     fill(tmp_path / "other.db", other, directions=("fwd",))
     assert len(other.ran) > 1

@@ -31,6 +31,7 @@ from attn_tune.schema import (
     digest_text,
 )
 from attn_tune.schema.conditions import Conditions
+from attn_tune.schema.trial import lacks_a_library
 
 PAGE = 500
 
@@ -57,7 +58,7 @@ FILTERS = problem_filters("trial") | {
     "environment": "trial.environment = :environment",
 }
 _MEASURED = """
-SELECT part, config_digest, status, repeatable, id FROM trial
+SELECT part, config_digest, status, repeatable, id, reason FROM trial
 WHERE signature = :signature AND direction = :direction AND kernel = :kernel AND environment = :environment
   AND device_id IN (SELECT id FROM device WHERE digest = :device)
 ORDER BY id
@@ -125,12 +126,13 @@ def read_measured(
 ) -> dict[tuple[str, str], Status]:
     """As ``Database.measured``; ``key`` are kernel, direction, and text or digests of the others."""
     found: dict[tuple[str, str], Status] = {}
-    for part, digest, name, repeatable, trial_id in connection.execute(_MEASURED, key):
+    for part, digest, name, repeatable, trial_id, reason in connection.execute(_MEASURED, key):
         try:
             status = found[part, digest] = Status(name)
         except ValueError as error:
             raise RowError("trial", trial_id, error) from error
-        if allow_nondeterministic and status.is_refused and repeatable == 0:
+        is_permitted = allow_nondeterministic and status.is_refused and repeatable == 0
+        if is_permitted or lacks_a_library(status, reason):
             del found[part, digest]
     return found
 

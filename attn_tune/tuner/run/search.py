@@ -14,7 +14,7 @@ from typing import Any
 
 from attn_tune.schema.config import config_digest
 from attn_tune.schema.device import Device
-from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial
+from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial, lacks_a_library
 from attn_tune.tuner.plan.dominance import Exhausted
 from attn_tune.tuner.plan.far_behind import is_far_behind
 from attn_tune.tuner.plan.plan import KernelPlan, PartPlan
@@ -30,7 +30,6 @@ from attn_tune.tuner.protocol import (
 )
 from attn_tune.tuner.run.finalists import MOST_FINALISTS, compose, places
 from attn_tune.tuner.run.search_results import PartResults, Programs
-from attn_tune.tuner.work.faults import lacks_a_library
 
 _MOST_HINTS = 32
 
@@ -117,7 +116,7 @@ class KernelSearch:
             # Its feature problems too: the device would wait for the first candidates to be compiled.
             for trial in self._try_whole(self.plan.heuristic):
                 yield trial
-                if lacks_a_library(trial):
+                if lacks_a_library(trial.status, trial.reason):
                     # Every other config would fail alike, each with the time of a compile.
                     return
             if config_digest(self.plan.heuristic) in self.whole.times:

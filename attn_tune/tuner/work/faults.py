@@ -6,7 +6,7 @@ import shutil
 import traceback
 
 from attn_tune.schema.errors import StorageError, UnsupportedError, UsageError, short
-from attn_tune.schema.trial import Status, Trial
+from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import Outcome, Phase
 from attn_tune.tuner.work.side_effects import ChangedConfigError
 
@@ -87,12 +87,6 @@ def outcome_of(error: BaseException, phase: Phase) -> Outcome:
     else:
         status = Status.RUNTIME_ERROR
     return Outcome(status=status, reason=f"{phase}: {short(text)}{_place(error)}", sticky=sticky)
-
-
-def lacks_a_library(outcome: Outcome | Trial) -> bool:
-    """Whether a library of the kernel could not be imported, so that no config of it can be compiled here."""
-    says = outcome.reason.removeprefix(f"{Phase.COMPILE}: ")
-    return outcome.status is Status.COMPILE_ERROR and says.startswith(("ImportError: ", "ModuleNotFoundError: "))
 
 
 def says_out_of_memory(text: str) -> bool:
