@@ -101,8 +101,9 @@ def choose(
 
 def leave_out(spec: KernelSpec, error: ImportError) -> None:
     """Let other kernels answer in this process from now on, since a library of ``spec`` cannot be imported."""
-    unimportable[spec.id] = one_line(error)
-    log.warning("%s is left out of this process, and another kernel answers: %s", spec.id, unimportable[spec.id])
+    if spec.id not in unimportable:
+        unimportable[spec.id] = one_line(error)
+        log.warning("%s is left out of this process, and another kernel answers: %s", spec.id, unimportable[spec.id])
     current_view().entries.clear()
 
 
