@@ -28,6 +28,13 @@ class AnswerLog:
             if not self.is_full:
                 self._answers.setdefault(key, (asked, device, answer))
 
+    def forget(self, kernel: str) -> None:
+        """Drop the answers of a kernel, ``"op/name"``, that could not run."""
+        with _lock:
+            for key, (_, _, answer) in list(self._answers.items()):
+                if f"{answer.op}/{answer.kernel}" == kernel:
+                    del self._answers[key]
+
     @property
     def answers(self) -> list[tuple[str, Device, Answer]]:
         """(kernel that was asked for or ``""``, device, answer) of each."""

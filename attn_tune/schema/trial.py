@@ -2,6 +2,7 @@
 
 import enum
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,10 @@ from attn_tune.schema.signature import Signature
 
 # Readers of the database count nanoseconds since 1970 in 64 bits, which end in the year 2262.
 _LAST_NS = 2**63 - 1
+
+
+# On the problem itself, or on a feature problem that the reason names first.
+_NOT_IMPORTED = re.compile(r"(?:^|: )compile: (?:ImportError|ModuleNotFoundError): ")
 
 
 class Status(enum.StrEnum):
@@ -98,8 +103,7 @@ class Status(enum.StrEnum):
 
 def lacks_a_library(status: Status, reason: str) -> bool:
     """Whether a library of the kernel could not be imported: no other config will do better, but another day may."""
-    says = reason.removeprefix("compile: ")
-    return status is Status.COMPILE_ERROR and says.startswith(("ImportError: ", "ModuleNotFoundError: "))
+    return status is Status.COMPILE_ERROR and _NOT_IMPORTED.search(reason) is not None
 
 
 class Stage(enum.StrEnum):

@@ -6,6 +6,7 @@ import pytest
 
 from attn_tune.commands.sweeps.database_sweep import open_lab, plan_sweep, run_sweep
 from attn_tune.db import Database, export_pack
+from attn_tune.db.release.evidence import Evidence
 from attn_tune.runtime.active.layers import use_pack
 from attn_tune.schema import GateError, Stage, Status, StorageError, config_digest
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
@@ -97,18 +98,27 @@ def test_a_sweep_without_a_right_config_names_its_cases(tmp_path):
     assert label.endswith(" bwd")
 
 
-def test_a_kernel_whose_library_cannot_be_imported_is_tried_once(tmp_path):
-    reason = "compile: ImportError: libgone.so: cannot open shared object file (in <module>, registry.py:29)"
+@pytest.mark.parametrize("where", ["", "on the feature problem flash_attention/v1 b=1: "])
+def test_a_kernel_whose_library_cannot_be_imported_is_tried_once_and_ships_once_it_can(tmp_path, where):
+    path = tmp_path / "lab.db"
+    reason = where + "compile: ImportError: libgone.so: cannot open shared object file (in <module>, registry.py:29)"
     executor = FakeExecutor(status=Status.COMPILE_ERROR, reason=reason)
-    outcome = fill(tmp_path / "lab.db", executor, directions=("fwd",))
+    assert fill(path, executor, directions=("fwd",)).without
     assert len(executor.ran) == 1
-    assert outcome.without
     mended = FakeExecutor()
-    assert not fill(tmp_path / "lab.db", mended, directions=("fwd",)).without
+    (decision,) = fill(path, mended, directions=("fwd",)).decisions
     assert executor.ran[0] in mended.ran
-    other = FakeExecutor(status=Status.COMPILE_ERROR, reason="compile: ValueError: ImportError: no")
-    fill(tmp_path / "other.db", other, directions=("fwd",))
-    assert len(other.ran) > 1
+    with open_lab(path) as database:
+        evidence = Evidence(database.trials())
+    untuned = evidence.heuristic(decision.kernel, decision.environment)
+    assert untuned is not None
+    assert untuned.samples
+
+
+def test_a_kernel_that_cannot_be_compiled_for_another_reason_is_tried_on(tmp_path):
+    executor = FakeExecutor(status=Status.COMPILE_ERROR, reason="compile: ValueError: ImportError: no")
+    fill(tmp_path / "lab.db", executor, directions=("fwd",))
+    assert len(executor.ran) > 1
 
 
 def test_an_error_on_the_way_marks_the_run_as_failed(tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 from attn_tune.db.decide.statistics import whole_median
 from attn_tune.schema import Decision, Environment, Stage, Status, Trial, config_digest
 from attn_tune.schema.conditions import Conditions
-from attn_tune.schema.trial import WHOLE
+from attn_tune.schema.trial import WHOLE, lacks_a_library
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Record:
     def add(self, trial: Trial) -> None:
         """Takes one trial in."""
         self.is_heuristic |= trial.is_heuristic
-        if trial.status.is_failure:
+        if trial.status.is_failure and not lacks_a_library(trial.status, trial.reason):
             self.failure = f"{trial.status}: {trial.reason}".splitlines()[0][:200]
         if trial.status is not Status.OK or trial.measurement is None:
             return

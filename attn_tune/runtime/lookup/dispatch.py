@@ -103,8 +103,8 @@ def leave_out(spec: KernelSpec, error: ImportError) -> None:
     """Let other kernels answer in this process from now on, since a library of ``spec`` cannot be imported."""
     if spec.id not in unimportable:
         unimportable[spec.id] = one_line(error)
-        log.warning("%s is left out of this process, and another kernel answers: %s", spec.id, unimportable[spec.id])
-    current_view().entries.clear()
+        log.warning("%s is left out of this process: %s", spec.id, unimportable[spec.id])
+    current_view().settings.log.forget(spec.id)
 
 
 def lookup(
@@ -143,7 +143,7 @@ def _found(op: str, direction: str | None, problem: Any, device: Device | None, 
             _jax_config.jax_default_device if device is None else id(device),
         )
     )
-    if found is None:
+    if found is None or (unimportable and found.choice.spec.id in unimportable):
         found = _find(op, direction, problem, device, kernel)
     found.tally[0] += 1
     if found.nearest is not None:
@@ -253,6 +253,9 @@ def _find(op: str, direction: str | None, problem: Any, device: Device | None, k
         kernel,
         _jax_config.jax_default_device if device is None else id(device),
     )
+    if unimportable:
+        # What is remembered may be a kernel that was left out since.
+        view.entries.pop(key, None)
     return view.put(key, found)
 
 

@@ -114,13 +114,11 @@ class KernelSearch:
         self._expect(self._coming())
         if self.plan.finals:
             # Its feature problems too: the device would wait for the first candidates to be compiled.
-            for trial in self._try_whole(self.plan.heuristic):
+            for trial in self._open():
                 yield trial
                 if lacks_a_library(trial.status, trial.reason):
                     # Every other config would fail alike, each with the time of a compile.
                     return
-            if config_digest(self.plan.heuristic) in self.whole.times:
-                yield from self._prove(self.plan.heuristic)
         for part in self.plan.parts:
             if part.part == WHOLE:
                 yield from self._search_whole(part)
@@ -135,6 +133,12 @@ class KernelSearch:
         # What is far behind takes no place in the finals but the untuned config's.
         if self.plan.finals and not self.is_far_behind:
             yield from self._prove_fastest()
+
+    def _open(self) -> Iterator[Trial]:
+        """The untuned config, on the case and on the feature problems."""
+        yield from self._try_whole(self.plan.heuristic)
+        if config_digest(self.plan.heuristic) in self.whole.times:
+            yield from self._prove(self.plan.heuristic)
 
     def finalists(self) -> list[Mapping[str, Any]]:
         """The heuristic's config, if it is right, and the fastest proven ones."""

@@ -71,6 +71,8 @@ def outcome_of(error: BaseException, phase: Phase) -> Outcome:
     if (disk_full := full_disk(error)) is not None:
         raise disk_full from error
     text = _text(error)
+    if isinstance(error, ImportError) and type(error) not in (ImportError, ModuleNotFoundError):
+        text = f"ImportError: {text}"
     low = text.lower()
     sticky = any(word in low for word in _STICKY_WORDS)
     if sticky:

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from attn_tune.schema.errors import UnsupportedError
-from attn_tune.schema.trial import Status
+from attn_tune.schema.trial import Status, lacks_a_library
 from attn_tune.tuner.protocol import Phase
 from attn_tune.tuner.work.faults import DiskFullError, outcome_of, short
 
@@ -93,3 +93,23 @@ def test_long_texts_keep_both_ends():
     assert len(text) < 120
     assert text.startswith("aaa")
     assert text.endswith("zzz")
+
+
+class OwnImportError(ImportError):
+    """As a library may call its own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (ImportError("libgone.so"), True),
+        (ModuleNotFoundError("No module named 'gone'"), True),
+        (OwnImportError("no driver"), True),
+        (ValueError("ImportError: a word"), False),
+    ],
+)
+def test_a_library_that_cannot_be_imported_is_known_by_its_error(error, lacks):
+    outcome = outcome_of(error, Phase.COMPILE)
+    assert lacks_a_library(outcome.status, outcome.reason) == lacks
+    assert lacks_a_library(outcome.status, f"on the feature problem attention/v1 b=1: {outcome.reason}") == lacks
+    assert not lacks_a_library(Status.RUNTIME_ERROR, outcome.reason)
