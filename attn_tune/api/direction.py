@@ -16,7 +16,6 @@ from attn_tune.api.meshes.partitioned import partitioned
 from attn_tune.api.meshes.sharding import explicit_mesh, sharded_run
 from attn_tune.api.meshes.shards import run_shard
 from attn_tune.api.request import Request
-from attn_tune.kernels.spec import KernelSpec
 from attn_tune.ops.cached import cached
 from attn_tune.ops.contract import load
 from attn_tune.ops.marker import cut_name, marked, named_jit
@@ -76,34 +75,37 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
     try:
         kernel: Callable = load(choice.spec.searches[direction].call)
     except ImportError as error:
-        return _launch_of_another(call, problem, request, direction, choice.spec, error)
+        return _launch_of_another(call, problem, request, direction, choice.spec.id, error)
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
     launch = marked(kernel, problem, choice.config, choice.answer.signature, direction)
-    return _with_others(launch, call, problem, request, direction, choice.spec)
+    return _with_others(launch, call, problem, request, direction, choice.spec.id)
 
 
 @cached
 def _with_others(
-    launch: Callable, call: Call, problem: Any, request: Request, direction: str, spec: KernelSpec
+    launch: Callable, call: Call, problem: Any, request: Request, direction: str, kernel: str
 ) -> Callable[[Any], dict[str, Array]]:
-    """``launch``, and the launch of another kernel where a library of this one turns out not to be importable."""
+    """``launch`` of ``kernel``, or the launch of another where a library of it turns out not to be importable.
+
+    Equal launches are one function, as those of ``marked`` are: what is made of it is remembered too.
+    """
 
     @functools.wraps(launch)
     def run(inputs: Any) -> dict[str, Array]:
         try:
             return launch(inputs)
         except ImportError as error:
-            other = _launch_of_another(call, problem, request, direction, spec, error)
+            other = _launch_of_another(call, problem, request, direction, kernel, error)
         return other(inputs)
 
     return run
 
 
 def _launch_of_another(
-    call: Call, problem: Any, request: Request, direction: str, spec: KernelSpec, error: ImportError
+    call: Call, problem: Any, request: Request, direction: str, kernel: str, error: ImportError
 ) -> Callable[[Any], dict[str, Array]]:
-    """The launch of another kernel than the one that raised ``error``, which this process asks no more.
+    """The launch of another kernel than ``kernel``, ``"op/name"``, which raised ``error`` and is asked no more here.
 
     Raises:
       ImportError: ``error``, where the caller wants this kernel, or where other processes run the same program: all
@@ -111,7 +113,7 @@ def _launch_of_another(
     """
     if direction in request.kernels or direction in request.configs or jax.process_count() > 1:
         raise error
-    dispatch.leave_out(spec, error)
+    dispatch.leave_out(kernel, error)
     return _launch(call, problem, request, direction)
 
 

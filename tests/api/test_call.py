@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 import attn_tune
+from attn_tune.api import direction
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
+from attn_tune.api.request import Request
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.api.probe_ops import (
     LAUNCHES,
     PLAIN_PAIR_SUMS,
     PROBES,
+    SCALE_ROWS,
     Config,
     Problem,
     Rows,
@@ -168,3 +171,10 @@ def test_the_function_on_the_page_is_called_and_differentiated():
     dx, dweight = jax.grad(lambda x, w: jnp.sum(names["scale_rows"](x, w) * Y), argnums=(0, 1))(X, W)
     np.testing.assert_allclose(dx, Y * W, rtol=1e-6)
     np.testing.assert_allclose(dweight, jnp.sum(X * Y, axis=0), rtol=1e-5)
+
+
+def test_equal_launches_are_one_function_so_that_what_is_made_of_it_is_remembered():
+    problem = Problem(op="scale_rows", rows=3, columns=5)
+    first, second = (direction._launch(SCALE_ROWS, problem, Request(), "fwd") for _ in range(2))
+    assert first is second
+    assert direction._launch(SCALE_ROWS, replace(problem, rows=4), Request(), "fwd") is not first

@@ -99,12 +99,12 @@ def choose(
     return _found(op, direction, problem, device, kernel).choice
 
 
-def leave_out(spec: KernelSpec, error: ImportError) -> None:
-    """Let other kernels answer in this process from now on, since a library of ``spec`` cannot be imported."""
-    if spec.id not in unimportable:
-        unimportable[spec.id] = one_line(error)
-        log.warning("%s is left out of this process: %s", spec.id, unimportable[spec.id])
-    current_view().settings.log.forget(spec.id)
+def leave_out(kernel: str, error: ImportError) -> None:
+    """Let others answer for ``kernel``, ``"op/name"``, in this process: a library of it cannot be imported."""
+    if kernel not in unimportable:
+        unimportable[kernel] = one_line(error)
+        log.warning("%s is left out of this process: %s", kernel, unimportable[kernel])
+    current_view().settings.log.forget(kernel)
 
 
 def lookup(

@@ -26,7 +26,7 @@ from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
 from attn_tune.schema.signature import Signature
 
 AUTO = "auto"
-# The errors of kernels whose libraries turned out not to be importable in this process.
+# The errors of kernels whose libraries turned out not to be importable in this process, by ``op/name``.
 unimportable: dict[str, str] = {}
 _LEAVE = f"ask for it by name, or allow such with {VARIABLE}=0"
 

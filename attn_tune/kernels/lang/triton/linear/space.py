@@ -32,7 +32,7 @@ def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
     # GPUs with less shared memory than Hopper's spill registers with 256 channels and 64 columns, and walks with a gate
     # a head spill everywhere.
     is_roomy = problem.gate == "channel" and shared_limit(device) >= 200 * 1024
-    chunk, block_v = _chunk(problem), _columns(problem, device, 64 if is_roomy else 32)
+    chunk, block_v = _chunk(problem), _columns(problem, device, most_of_long=64 if is_roomy else 32)
     programs = problem.batch * problem.num_value_heads * -(-problem.v_head_dim // block_v)
     longest, segments = max(problem.lengths), 1
     while segments < _MOST_SEGMENTS and segments * programs < (device.units or _UNITS):
@@ -72,7 +72,7 @@ def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
         tile = 32 if problem.group_size > 1 else 64
     walk = {
         "chunk": chunk,
-        "block_v": _columns(problem, device, 32),
+        "block_v": _columns(problem, device, most_of_long=32),
         "num_warps": 4,
         "num_stages": _stages(problem),
         "gradient_block_v": min(tile, padded(problem.v_head_dim)),
