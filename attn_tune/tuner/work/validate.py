@@ -1,4 +1,8 @@
-"""Validation: outputs against the reference, twice for each seed, since a race may lose only now and then."""
+"""Validation: outputs against the reference, twice for each seed, since a race may lose only now and then.
+
+On a GPU or TPU free memory is filled with what is no number before each run. A kernel that leaves a part of an output
+unwritten otherwise passes wherever zeros lay there.
+"""
 
 import functools
 import math
@@ -8,6 +12,10 @@ from typing import Any
 
 from attn_tune.ops.contract import Output, Outputs
 from attn_tune.schema.trial import OutputError
+
+# Larger arrays would cost time, and perhaps the memory that the run needs; what is unwritten in them shows in smaller
+# problems too.
+_MOST_SPOILED_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,15 +83,42 @@ def validate(
     """
     verdicts = []
     for number, case in enumerate(cases):
+        spoil_free_memory(case.baseline)
         first = call(case.inputs)
         if keep is not None and number == 0:
             keep(first)
         verdicts.append(Verdict(errors=judge(first, case, names)))
+        spoil_free_memory(case.baseline)
         second = call(case.inputs)
         if not same_bits(first, [second])[0]:
             again = judge(second, case, names)
             verdicts.append(Verdict(errors=again, repeatable=False))
     return worst_of(verdicts)
+
+
+def spoil_free_memory(like: Outputs) -> None:
+    """Fill free memory of the device: an array like each of ``like``, and one of twice their elements in float32.
+
+    Allocators give the next call's outputs and scratch memory the places of equal size that were freed last. On a CPU
+    nothing is done: kernels there are XLA's own or interpreted.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    if jax.default_backend() == "cpu":
+        return
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like.values()]
+    shapes.append(jax.ShapeDtypeStruct((2 * sum(math.prod(x.shape) for x in shapes),), jnp.float32))
+    small = [x for x in shapes if math.prod(x.shape) * x.dtype.itemsize <= _MOST_SPOILED_BYTES]
+    jax.block_until_ready([jnp.full(x.shape, _no_number(x.dtype), x.dtype) for x in small])
+
+
+def _no_number(dtype: Any) -> Any:
+    import jax.numpy as jnp
+
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.nan
+    return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max
 
 
 def judge(outputs: Outputs, case: Prepared, names: tuple[str, ...]) -> tuple[OutputError, ...]:

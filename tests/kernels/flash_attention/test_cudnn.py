@@ -12,7 +12,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 
 from attn_tune.api.flash_attention import flash_attention
-from attn_tune.kernels.flash_attention.cudnn import SPEC, limits
+from attn_tune.kernels.flash_attention.cudnn import SPEC, kernel, limits
 from attn_tune.kernels.flash_attention.cudnn.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.cudnn.kernel import backward, forward, with_delta
 from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
@@ -237,3 +237,38 @@ def test_cudnn_lowers_under_a_shard_map_that_checks_types(monkeypatch):
     q = jax.ShapeDtypeStruct((2, 64, 4, 64), jnp.bfloat16)
     targets = [target for target, *_ in calls(cuda_text(jax.grad(loss, (0, 1, 2)), q, q, q))]
     assert targets == ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
+
+
+def test_what_cudnn_leaves_unwritten_behind_lengths_is_zero(monkeypatch):
+    p = problem(has_lengths=True, has_segments=True, needs_lse=True)
+    lengths = jnp.array([0, 40], jnp.int32)
+    ones = {"q": (B, T, N, H), "k": (B, S, K, H), "v": (B, S, K, H)}
+    operands = Operands(**{name: jnp.ones(shape, p.dtype) for name, shape in ones.items()}, kv_lengths=lengths)
+
+    def unwritten(x):
+        return x.at[0].set(jnp.nan)
+
+    def gradient(shape):
+        behind = jnp.arange(shape[1])[None] >= lengths[:, None]
+        return jnp.where(behind[:, :, None, None], jnp.nan, jnp.ones(shape, p.dtype))
+
+    def forward_call(q, k, v, bias, kv_lengths, settings, *, with_lse):
+        return unwritten(jnp.ones((B, T, N, H), p.dtype)), jnp.ones((B, N, T)) if with_lse else None
+
+    def backward_call(*given):
+        return {"dq": jnp.ones((B, T, N, H), p.dtype), "dk": gradient(ones["k"]), "dv": gradient(ones["v"])}
+
+    monkeypatch.setattr(kernel, "forward_call", forward_call)
+    monkeypatch.setattr(kernel, "backward_call", backward_call)
+    found = forward(p, ForwardConfig(), operands)
+    assert (found["out"][0] == 0).all()
+    assert (found["out"][1] == 1).all()
+    assert jnp.isneginf(found["lse"][0]).all()
+    alone = forward(dataclasses.replace(p, needs_lse=False), ForwardConfig(), operands)
+    assert (alone["out"] == found["out"]).all()
+    residuals = Residuals(out=found["out"], lse=found["lse"])
+    grads = backward(p, BackwardConfig(), BackwardInputs(operands, residuals, found["out"], jnp.zeros((B, N, T))))
+    for name in ("dk", "dv"):
+        assert (grads[name][0] == 0).all()
+        assert (grads[name][1, :40] == 1).all()
+        assert (grads[name][1, 40:] == 0).all()

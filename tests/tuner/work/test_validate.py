@@ -9,7 +9,7 @@ import pytest
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
 from attn_tune.tuner.work.case_functions import compile_case_functions
-from attn_tune.tuner.work.validate import same_bits, validate
+from attn_tune.tuner.work.validate import same_bits, spoil_free_memory, validate
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,41 @@ def test_harm_is_seen(case, plain, harm):
     verdict = validate(call, [case])
     assert [e.output for e in verdict.errors if e.ratio > 1] == ["out"]
     assert "out is wrong" in verdict.remark
+
+
+def test_free_memory_is_spoiled_before_each_run_on_an_accelerator(case, plain, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    events, full = [], jnp.full
+
+    def noted(shape, value, dtype):
+        events.append((tuple(shape), jnp.dtype(dtype).name, bool(jnp.isnan(value))))
+        return full(shape, value, dtype)
+
+    def call(inputs):
+        events.append("run")
+        return plain(inputs)
+
+    monkeypatch.setattr(jnp, "full", noted)
+    assert validate(call, [case]).correct
+    out, lse = case.baseline["out"], case.baseline["lse"]
+    spoiled = [
+        *((x.shape, x.dtype.name, True) for x in case.baseline.values()),
+        ((2 * (out.size + lse.size),), "float32", True),
+    ]
+    assert {"out", "lse"} == set(case.baseline)
+    assert events == [*spoiled, "run", *spoiled, "run"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("int32", 2**31 - 1), ("bool", True), ("int8", 127)], ids=["int32", "bool", "int8"]
+)
+def test_outputs_that_are_no_floats_are_spoiled_too(monkeypatch, dtype, value):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    made, full = [], jnp.full
+    monkeypatch.setattr(jnp, "full", lambda *given: made.append(full(*given)) or made[-1])
+    spoil_free_memory({"x": jnp.zeros((3, 2), dtype), "y": jax.ShapeDtypeStruct((1 << 29,), "int8")})
+    assert [x.shape for x in made] == [(3, 2)]
+    assert (made[0] == value).all()
 
 
 def test_only_the_parts_outputs_are_asked_for(case, plain):

@@ -25,10 +25,12 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     q, (k, v) = operands.q, _keys_and_values(operands)
     with_lse = problem.needs_lse or operands.sinks is not None
     out, lse = forward_call(q, k, v, _bias(operands), operands.kv_lengths, _settings(problem), with_lse=with_lse)
+    if operands.kv_lengths is not None:
+        # Of an entry without keys cuDNN writes no output: what was in memory stays there.
+        out = jnp.where(operands.kv_lengths[:, None, None, None] == 0, 0, out)
     if lse is None:
         return {"out": out}
     if operands.kv_lengths is not None:
-        # Of an entry without keys cuDNN makes a zero output, as the op does, but a finite lse.
         lse = jnp.where(operands.kv_lengths[:, None, None] == 0, -jnp.inf, lse)
     return with_sinks(out, lse, operands.sinks)
 
@@ -49,6 +51,8 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
         dout,
         _settings(problem),
     )
+    # Gradients of keys and values that nothing sees it may leave unwritten.
+    grads |= {name: zero_beyond(grads[name], operands.kv_lengths) for name in ("dk", "dv")}
     if operands.bias is not None:
         grads["dbias"] = grads["dbias"].astype(operands.bias.dtype)
     return grads
