@@ -104,7 +104,6 @@ class CaseRun:
                 self.meter.advance(1)
                 self._searched.append(trial)
                 yield trial
-        self._expect(self._opening())
         yield from self._finals(searches)
 
     def _search(self, kernel: KernelPlan) -> KernelSearch:
@@ -127,10 +126,12 @@ class CaseRun:
 
     def _finals(self, searches: list[KernelSearch]) -> Iterator[Event]:
         """The last round: each kernel's heuristic and best configs, interleaved and paired."""
-        if not any(search.plan.finals for search in searches):
-            return
-        entries = [(search, config) for search in searches for config in search.finalists()]
-        if not entries:
+        entries = []
+        if any(search.plan.finals for search in searches):
+            entries = [(search, config) for search in searches for config in search.finalists()]
+        refs = tuple(search.plan.ref(WHOLE, config) for search, config in entries)
+        self._expect([*refs, *self._opening()])
+        if not refs:
             return
         if self.should_stop():
             raise StopSearch
@@ -139,7 +140,7 @@ class CaseRun:
         times = [search.nanoseconds_of(config) for search, config in entries]
         request = Finals(
             twin=times.index(min(times)),
-            refs=tuple(search.plan.ref(WHOLE, config) for search, config in entries),
+            refs=refs,
             device=self.device,
             round_id=uuid.uuid4().hex,
             policy=self.policy,

@@ -26,7 +26,7 @@ from attn_tune.tuner.protocol import (
     Request,
     Run,
 )
-from attn_tune.tuner.run.compile_ahead import CompileAhead
+from attn_tune.tuner.run.compile_ahead import Answer, CompileAhead
 from attn_tune.tuner.run.health import HealthGate, UnhealthyError
 from attn_tune.tuner.run.process import WorkerDied, WorkerLate, WorkerProcess
 from attn_tune.tuner.run.temporary_folder import TemporaryFolder
@@ -125,6 +125,9 @@ class IsolatedExecutor:
         self._spare: WorkerProcess | None = None
         self._used = False
         self._ahead = CompileAhead(environment=environment, cores=cores, on_ready=self._load)
+        # Programs of the present case that helpers made, by key: the finals' worker need not make them again.
+        self._case: tuple[str, str] | None = None
+        self._programs: dict[tuple, Lowered] = {}
         # The keys of what the present worker has been asked to load, and whether it may be asked for more.
         self._loaded: set[tuple] = set()
         self._may_load = False
@@ -150,16 +153,11 @@ class IsolatedExecutor:
 
     def expect(self, refs: Sequence[ConfigRef], device: Device) -> None:
         """See ``Executor.expect``."""
-        self._ahead.expect(refs, device)
+        self._ahead.expect([ref for ref in refs if ref.key not in self._programs], device)
 
     def run(self, request: Run) -> Outcome:
         """See ``Executor.run``."""
-        if self._ahead.helpers:
-            self.on_phase(Phase.COMPILE)
-        try:
-            answer = self._ahead.take(request.ref, self.interrupt)
-        except InterruptedError:
-            raise Interrupted("interrupted while a config was compiled ahead") from None
+        answer = self._compiled_ahead(request.ref)
         if isinstance(answer, Outcome):
             return answer
         if isinstance(answer, Lowered):
@@ -202,6 +200,22 @@ class IsolatedExecutor:
             logger.info("%s: trying again on a fresh worker: %s", request.ref.kernel, outcome.reason)
         return outcome
 
+    def _compiled_ahead(self, ref: ConfigRef) -> Answer:
+        """The answer of a helper, waited for where it was expected. Programs of the case itself are kept."""
+        if (case := (ref.signature.text, ref.direction)) != self._case:
+            self._case, self._programs = case, {}
+        if (known := self._programs.get(ref.key)) is not None:
+            return known
+        if self._ahead.helpers:
+            self.on_phase(Phase.COMPILE)
+        try:
+            answer = self._ahead.take(ref, self.interrupt)
+        except InterruptedError:
+            raise Interrupted("interrupted while a config was compiled ahead") from None
+        if isinstance(answer, Lowered) and ref.problem is None:
+            self._programs[ref.key] = answer
+        return answer
+
     def _load(self, ref: ConfigRef, lowered: Lowered) -> None:
         """Let the worker do XLA's part of ``ref`` while it is busy with another. Called on a helper's thread."""
         worker = self._worker
@@ -216,6 +230,13 @@ class IsolatedExecutor:
         """See ``Executor.finals``."""
         if self._used:
             self._retire()
+        self._ready()
+        self._may_load = True
+        for ref in request.refs:
+            if isinstance(answer := self._compiled_ahead(ref), Lowered):
+                self._load(ref, answer)
+        # Nothing is compiled in a process that measures; what comes next is loaded when its turn comes.
+        self._may_load = False
         return self._expect(self._ask_twice(request), FinalsOutcome)
 
     def close(self) -> None:
