@@ -65,7 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threads=args.threads,
         gradients_up_to=args.gradients_up_to,
     )
-    implementations = peers(args.ejkernel, xla=args.with_xla, untuned=args.with_untuned)
+    implementations = [
+        peer
+        for peer in peers(args.ejkernel, xla=args.with_xla, untuned=args.with_untuned)
+        if not args.implementation or any(word in peer.name for word in args.implementation)
+    ]
     started = time.monotonic()
     for number, (name, point) in enumerate(points, 1):
         begun = report["begun"].get(name, 0)
@@ -171,6 +175,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--grid", action="append", required=True)
     parser.add_argument("--point", action="append", help="keep points whose name holds this word")
+    parser.add_argument("--implementation", action="append", help="keep implementations whose name holds this word")
     parser.add_argument("--lengths", action="append", default=[], help="as attn-tune sweep")
     parser.add_argument("--direction", nargs="+", choices=["fwd", "fwd+bwd"], default=["fwd", "fwd+bwd"])
     parser.add_argument("--max-points", type=int, default=100)

@@ -4,9 +4,14 @@ Each is ``build(problem, arrays) -> attend`` or a sentence that says why it cann
 output, ``arrays`` being those of ``peers_inputs.Case``. What is not installed is a line that says so.
 """
 
+import functools
+import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attn_tune.ops.flash_attention.problem import Problem
@@ -15,6 +20,8 @@ type Arrays = Mapping[str, Any]
 type Attend = Callable[[Arrays], Any]
 
 AUTO, TRITON, CUDNN = "attn-tune auto", "attn-tune triton", "jax.nn cuDNN"
+# The choice of the active packs where the extra ``fa4`` is not installed.
+WITHOUT_FA4 = "attn-tune auto without fa4"
 # With the configs that the active packs have for it; beside it the table of the library.
 FA4 = "attn-tune fa4"
 OURS = "attn-tune "
@@ -30,6 +37,8 @@ class Peer:
     prepare: Callable[[Attend, Arrays], None] | None = None
     # Compiled after the others: its compiler keeps state of the process and takes no lock for it.
     compiles_alone: bool = False
+    # It is lowered within this context: a backward is traced after ``attend`` has returned.
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @property
     def is_ours(self) -> bool:
@@ -50,6 +59,7 @@ def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False) -> list[Pe
         Peer(name=TRITON, build=lambda p, x: _ours_in_triton(p)),
     ]
     found += [
+        Peer(name=WITHOUT_FA4, build=lambda p, x: _ours_without_fa4(p), within=_never_fa4),
         Peer(name=FA4, build=lambda p, x: _ours_in_fa4(p)),
         Peer(name=f"{FA4} default", build=lambda p, x: _heuristic(p, "fa4")),
     ]
@@ -127,6 +137,32 @@ def _ours_in_triton(problem: Problem) -> Attend | str:
 
 def _ours_in_fa4(problem: Problem) -> Attend | str:
     return _refusal(problem, "fa4") or _ours(problem, platform="fa4")
+
+
+def _ours_without_fa4(problem: Problem) -> Attend | str:
+    """The choice of auto without the kernels of that extra, where it takes one of them."""
+    from attn_tune.runtime.lookup.dispatch import explain
+
+    found = [explain("flash_attention", problem, direction).answer for direction in ("fwd", "bwd")]
+    if not any(answer and answer.kernel.startswith("fa4") for answer in found):
+        return "auto takes no kernel of the extra fa4"
+    return _ours(problem)
+
+
+@functools.cache
+def _overrides_without_fa4() -> str:
+    """The path of a file of overrides that forbids the kernels of the extra."""
+    path = Path(tempfile.mkdtemp(prefix="attn-tune-peers-")) / "overrides.json"
+    reason = "as without the extra"
+    never = [{"op": "flash_attention", "kernel": name, "reason": reason} for name in ("fa4", "fa4_deterministic")]
+    path.write_text(json.dumps({"format": 1, "never": never}))
+    return str(path)
+
+
+def _never_fa4() -> AbstractContextManager[Any]:
+    import attn_tune
+
+    return attn_tune.use_overrides(_overrides_without_fa4())
 
 
 def _heuristic(problem: Problem, kernel: str) -> Attend | str:

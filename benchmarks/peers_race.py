@@ -165,7 +165,8 @@ def _compile(entries: Sequence[Entry], case: Case, gradients: bool, threads: int
     def compile_entry(entry: Entry) -> None:
         try:
             function, entry.arguments = _call(entry, case)
-            entry.compiled = function.lower(*entry.arguments).compile()
+            with entry.peer.within():
+                entry.compiled = function.lower(*entry.arguments).compile()
         except Exception as error:
             entry.fail(error)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peers import AUTO, CUDNN, FA4, OURS, TRITON
+from peers import AUTO, CUDNN, FA4, OURS, TRITON, WITHOUT_FA4
 
 from attn_tune.db.decide.statistics import MIN_GAIN, compare_paired
 from attn_tune.schema.decision import MIN_GAIN_NS
@@ -55,9 +55,9 @@ def races(files: Iterable[Sequence[Row]]) -> Mapping[tuple[str, str], Race]:
     return found
 
 
-def versus(race: Race) -> Versus | None:
-    """None where auto was not timed."""
-    auto = race.get(AUTO)
+def versus(race: Race, ours: str = AUTO) -> Versus | None:
+    """Auto, or what ``ours`` names instead, and the others of ``race``; None where it was not timed."""
+    auto = race.get(ours)
     if auto is None or "median_us" not in auto:
         return None
     others = [r for name, r in race.items() if not name.startswith(OURS) and is_right(r)]
@@ -88,6 +88,8 @@ def markdown(files: Iterable[Sequence[Row]]) -> str:
         "### auto and the fastest right implementation of others",
         _versus_table(found),
         _summary(list(found.values()), _faster_and_wrong(found, by_key), unmeasured),
+        "### auto without the extra `fa4`, on rows where it takes a kernel of it otherwise",
+        _versus_table({key: v for key, race in by_key.items() if (v := versus(race, WITHOUT_FA4)) is not None}),
         "### our Triton kernel and cuDNN: cuDNN's time over ours",
         _ratios(by_key, TRITON, CUDNN, plain=True),
         "### FlashAttention-4: the time of its own table over that of our configs for it",
