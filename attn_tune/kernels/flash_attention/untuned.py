@@ -40,12 +40,20 @@ _PLACES: dict[str, dict[str, int]] = {
 }
 KNOWN = frozenset(kernel for places in _PLACES.values() for kernel in places)
 # The kernels that ``_order`` may hold.
-_TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fused")
+_TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fused", "fa4", "fa4_deterministic")
 # `triton_hopper_fused` has no fitted figures. In races (benchmarks/results/h200/flash_backward*.json) it took at most
 # this part of cuDNN's time (0.79 to 0.88), with so many rows of all query heads, in sequences so long, 1 to 8 query
 # heads a key head; with a fourth of the rows it took 1.01 times cuDNN's.
 _FUSED_OF_CUDNN = 0.88
 _FUSED_ROWS, _FUSED_LENGTH, _FUSED_GROUPS = 524288, 4096, range(1, 9)
+# Nor have the kernels of FlashAttention-4: in finals (benchmarks/results/h200/sweep_fa4.txt) and a race
+# (fa4_peers.md) they took at most these parts, by head dim, of cuDNN's time backward (the deterministic one more where
+# query heads share keys, whose gradients it adds in order too), and this part of that of `triton_hopper` for long
+# forwards without a mask.
+_FA4_OF_CUDNN = {"fa4": {64: 0.82, 128: 0.89}, "fa4_deterministic": {64: 0.89, 128: 0.99}}
+_FA4_IN_ORDER_GROUPED = {64: 0.89, 128: 1.03}
+_FA4_OF_HOPPER = 0.96
+_FA4_ROWS, _FA4_LENGTH, _FA4_FORWARD_LENGTH = 262144, 1024, 4096
 # What a problem has that has nothing but a causal mask, or none.
 _SIZES = ("batch", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "v_head_dim", "scale", "dtype")
 _SIZES += ("needs_lse", "has_lse_gradient")
@@ -92,6 +100,8 @@ def _forward_us(problem: Problem, device: Device) -> dict[str, float]:
         "cudnn": costs.launch_us(costs.Launch("cudnn/fwd", ()), problem, device),
     }
     found = {k: us + costs.call_us(f"{k}/fwd", problem, device) for k, us in launches.items()}
+    if _fa4_was_raced(problem) and not problem.causal and problem.q_len >= _FA4_FORWARD_LENGTH:
+        found["fa4"] = _FA4_OF_HOPPER * found["triton_hopper"]
     return found | {"triton_split": _split_us(problem, device)}
 
 
@@ -104,15 +114,31 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
     found = {k: us + costs.call_us(f"{k}/bwd", problem, device) for k, us in launches.items()}
     if _fused_was_raced(problem):
         found["triton_hopper_fused"] = _FUSED_OF_CUDNN * found["cudnn"]
+    if _fa4_was_raced(problem):
+        parts = dict(_FA4_OF_CUDNN)
+        if problem.group_size > 1:
+            parts["fa4_deterministic"] = _FA4_IN_ORDER_GROUPED
+        found |= {name: part[problem.head_dim] * found["cudnn"] for name, part in parts.items()}
     return found
 
 
 def _fused_was_raced(problem: Problem) -> bool:
     """Whether ``triton_hopper_fused`` was raced at the like: long rows, causal or not, heads of 64."""
+    is_like = _is_plain(problem, _FUSED_LENGTH, _FUSED_ROWS)
+    return is_like and costs.width(problem) == 64 and problem.group_size in _FUSED_GROUPS
+
+
+def _fa4_was_raced(problem: Problem) -> bool:
+    """Whether the kernels of FlashAttention-4 were raced at the like: causal or not, heads of 64 and 128."""
+    is_like = _is_plain(problem, _FA4_LENGTH, _FA4_ROWS)
+    return is_like and problem.head_dim == problem.v_head_dim and problem.head_dim in _FA4_OF_CUDNN["fa4"]
+
+
+def _is_plain(problem: Problem, length: int, rows: int) -> bool:
+    """Whether it has a causal mask or none, sequences of ``length`` and ``rows`` rows of all query heads, or more."""
     plain = Problem(**{name: getattr(problem, name) for name in _SIZES}, causal=problem.causal)
-    is_long = problem.q_len == problem.kv_len >= _FUSED_LENGTH
-    is_long &= problem.batch * problem.num_q_heads * problem.q_len >= _FUSED_ROWS
-    return problem == plain and is_long and costs.width(problem) == 64 and problem.group_size in _FUSED_GROUPS
+    is_long = problem.q_len == problem.kv_len >= length
+    return problem == plain and is_long and problem.batch * problem.num_q_heads * problem.q_len >= rows
 
 
 def _triton_us(problem: Problem, device: Device, column: int) -> float:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import attn_tune
 from attn_tune.kernels.flash_attention import untuned as untuned_order
 from attn_tune.kernels.flash_attention.cudnn import limits as cudnn_limits
 from attn_tune.kernels.registry import get_kernel, kernels_of
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
+from attn_tune.packs.reader import read_pack
 from attn_tune.runtime.lookup.question import Question
 from attn_tune.schema.config import config_to_dict
 from attn_tune.schema.device import Device
@@ -21,6 +23,7 @@ OP = get_op("flash_attention")
 H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
 RESULTS = Path(__file__).parents[3] / "benchmarks/results/h200"
 RECORDED = RESULTS / "untuned_kernels.csv"
+SHIPPED = Path(attn_tune.__file__).parent / "packs/shipped"
 RANKED = ("cudnn", "triton", "triton_hopper", "triton_split")
 
 
@@ -180,6 +183,38 @@ def test_fused_backward_for_hopper_is_first_where_it_won_a_race_of_long_rows_and
             order = sorted(names, key=lambda n: -OP.place(get_kernel(f"{OP.name}/{n}"), q, "bwd", H200))
             assert order[-1] == "triton_hopper_fused"
     assert firsts == {"cudnn", "triton", "triton_hopper_fused"}
+
+
+FA4, FA4_IN_ORDER = "fa4", "fa4_deterministic"
+
+
+@pytest.mark.parametrize(
+    ("direction", "names", "least"),
+    [
+        ("bwd", ("cudnn", "triton", "triton_hopper_fused", FA4, FA4_IN_ORDER), {FA4}),
+        # As in a job that does not allow what is not deterministic.
+        ("bwd", ("cudnn", "triton", FA4_IN_ORDER), {"cudnn", FA4_IN_ORDER}),
+        ("fwd", ("cudnn", "triton_hopper", FA4), {"triton_hopper", FA4}),
+    ],
+    ids=["bwd", "bwd in order", "fwd"],
+)
+def test_flash_attention_4_is_first_where_finals_say_so_and_its_library_is_there(direction, names, least):
+    finals = {}
+    for row in read_pack(SHIPPED / "nvidia-h200").rows:
+        if row.direction == direction and row.kernel in names and row.op == OP.name:
+            finals.setdefault(row.signature, {})[row.kernel] = row.median_ns
+    raced = {text: times for text, times in finals.items() if names[-1] in times}
+    assert len(raced) >= 5
+    firsts = set()
+    for text, times in raced.items():
+        p = OP.from_signature(OP.parse_signature(text))
+        order = sorted(times, key=lambda n: -OP.place(get_kernel(f"{OP.name}/{n}"), p, direction, H200))
+        if p.window == (None, None):
+            assert times[order[0]] <= 1.06 * min(times.values()), (text, order)
+        firsts.add(order[0])
+    assert firsts >= least
+    for other in ({"has_segments": True}, {"soft_cap": 30.0}, {"q_len": 512, "kv_len": 512}, {"window": (9, 0)}):
+        assert untuned_order.place(FA4, dataclasses.replace(problem(), **other), direction, H200) < 0
 
 
 def test_on_other_gpus_cudnn_comes_first():
