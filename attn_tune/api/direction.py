@@ -153,11 +153,11 @@ def _in_automatic(
 ) -> Callable[[Any], dict[str, Array]]:
     def here(inputs: Any) -> dict[str, Array]:
         local = call.with_shapes(problem, operands_of(inputs))
-        return _outputs(call, _launch(call, local, request, direction), local, inputs)
+        with viewing(view):
+            return _outputs(call, _launch(call, local, request, direction), local, inputs)
 
     def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
-        with viewing(view):
-            return run_shard(call, here, inputs, axes, out_specs)
+        return run_shard(call, here, inputs, axes, out_specs)
 
     def run(inputs: Any) -> dict[str, Array]:
         # No device runs the whole problem, so a lookup of it would only be a false miss.

@@ -50,6 +50,35 @@ def test_an_op_of_one_direction_is_called_by_its_declaration_alone():
     assert LAUNCHES == [("pair_sums", 3, 8)]
 
 
+@pytest.mark.parametrize(
+    "differentiated",
+    [
+        jax.grad,
+        lambda f: jax.jit(jax.grad(f)),
+        lambda f: jax.grad(jax.jit(f)),
+        lambda f: jax.grad(jax.checkpoint(f)),
+        lambda f: lambda x: jax.vjp(f, x)[1](jnp.float32(1))[0],
+        lambda f: lambda x: jax.grad(lambda xs: jax.vmap(f)(xs).sum())(x[None])[0],
+    ],
+    ids=["grad", "jit of grad", "grad of jit", "checkpoint", "vjp", "vmap"],
+)
+def test_a_block_around_a_call_holds_for_its_derivative_too(differentiated):
+    def loss(x):
+        with (
+            attn_tune.use_config("scale_rows", "plain", {"block": 24}, direction="fwd"),
+            attn_tune.use_config("scale_rows", "plain", {"block": 40}, direction="bwd"),
+        ):
+            return scale_rows(x, W).sum()
+
+    expected = jax.grad(lambda x: (x * W).sum())(X)
+    for _ in range(2):
+        np.testing.assert_allclose(differentiated(loss)(X), expected, rtol=1e-6)
+    assert {(way, block) for way, _, block in LAUNCHES} == {("fwd", 24), ("bwd", 40)}
+    LAUNCHES.clear()
+    differentiated(lambda x: scale_rows(x, W).sum())(X)
+    assert {block for *_, block in LAUNCHES} == {8}
+
+
 def test_vmap_folds_the_mapped_axis_into_the_first_parallel_letter():
     got = jax.vmap(pair_sums, (0, None))(jnp.stack([X, Y]), Y)
     np.testing.assert_allclose(got, jnp.stack([(X * Y).sum(1), (Y * Y).sum(1)]), rtol=1e-6)

@@ -193,3 +193,20 @@ def test_a_ring_scatters_into_no_whole_array():
     text = gradient.lower(lowering_platforms=("cpu",)).as_text()
     assert "collective_permute" in text
     assert "scatter" not in text
+
+
+def test_a_block_around_a_ring_holds_for_its_backward_too(tmp_path):
+    path = tmp_path / "overrides.json"
+    never = {"op": "flash_attention", "kernel": "xla", "direction": "bwd", "reason": "a test"}
+    path.write_text(json.dumps({"format": 1, "never": [never]}))
+    mesh, spec = jax.make_mesh((1,), ("cp",), axis_types=(jax.sharding.AxisType.Auto,)), jax.P(None, "cp")
+
+    def loss(q):
+        with attn_tune.use_overrides(path):
+            return attn_tune.ring_attention(q, q, q, axis_name="cp", strategy="ring").sum()
+
+    sharded = jax.shard_map(lambda q: jax.lax.psum(loss(q), "cp"), mesh=mesh, in_specs=spec, out_specs=jax.P())
+    q = jnp.ones((1, 16, 2, 8))
+    assert jnp.isfinite(sharded(q))
+    with pytest.raises(UnsupportedError, match="forbidden by an override"):
+        jax.grad(sharded)(q)

@@ -9,7 +9,7 @@ import contextvars
 import functools
 import itertools
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 
 from attn_tune.packs.override_files import OverridesFile, read_overrides
@@ -126,12 +126,30 @@ def current_view() -> View:
 def viewing(view: View) -> Generator[None]:
     """Answer lookups from ``view`` within a ``with`` block: while XLA compiles, maybe long after the trace."""
     global _ever_used
+    if current_view() is view:
+        yield
+        return
     _ever_used = True
     token = _earlier.set(view)
     try:
         yield
     finally:
         _earlier.reset(token)
+
+
+def as_now[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, whose lookups are answered by what is active now, whenever it runs.
+
+    JAX traces the forward of a derivative, and its backward, when the block in which the call stands has ended.
+    """
+    view = current_view()
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with viewing(view):
+            return function(*args, **kwargs)
+
+    return run
 
 
 def jit_keys() -> jit_key.JitKeys | None:
