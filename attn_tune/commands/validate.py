@@ -1,7 +1,8 @@
 """Check outputs and every gradient against the reference.
 
 Without --grid, each op's samples (tiny problems, each with one feature) are used; where a kernel cannot take one, the
-nearest coarser one that it takes. Nothing is stored. Exit code 3 if no problem could be run.
+nearest coarser one that it takes. Nothing is stored. Exit code 3 if no problem could be run. Ctrl-C shows what was
+validated until then.
 
 Example: attn-tune validate --kernel xla --feature sinks
 """
@@ -66,11 +67,18 @@ def command(
         ]
         refs = [check.ref(device, given) for check in checks]
         executor.expect([ref for ref in refs if not isinstance(ref, str)], device)
-        with counting(sum(not isinstance(ref, str) for ref in refs), "checks") as begin:
-            for check, ref in zip(checks, refs, strict=True):
-                if not isinstance(ref, str):
-                    begin(f"{check.spec.id} {check.direction}", check.label)
-                rows.append(check.row(ref, executor, device))
+        interrupted: KeyboardInterrupt | None = None
+        try:
+            with counting(sum(not isinstance(ref, str) for ref in refs), "checks") as begin:
+                for check, ref in zip(checks, refs, strict=True):
+                    if not isinstance(ref, str):
+                        begin(f"{check.spec.id} {check.direction}", check.label)
+                    rows.append(check.row(ref, executor, device))
+        except KeyboardInterrupt as error:
+            # What was validated until then is shown first. Of JSON there is one document, the error.
+            if json or not rows:
+                raise
+            interrupted = error
     if not any(problems.values()):
         raise UsageError(_nothing(ops, feature))
     frame = pd.DataFrame(rows, columns=_COLUMNS)
@@ -86,6 +94,9 @@ def command(
         output.note(f"left out, not implemented: {lacking}")
     counts = ", ".join(f"{n} {status}" for status, n in frame["status"].value_counts().items())
     output.note(f"{counted(len(frame), 'check')}: {counts or 'none'}")
+    if interrupted:
+        output.note(f"not validated: {counted(len(checks) - len(rows), 'check')}")
+        raise interrupted
     ran = {status for row in rows if not (status := Status(row["status"])).is_refused}
     if not ran:
         raise NoDataError(f"nothing was validated on {device}: {_first_reason(rows)}")

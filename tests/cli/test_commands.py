@@ -359,6 +359,30 @@ def test_validate_judges_the_inputs_that_a_sweep_would(fake_worker, monkeypatch)
     assert seeds == [(*SWEPT_SEEDS, *FEATURE_SEEDS)]
 
 
+def test_validate_shows_what_it_had_done_when_it_was_interrupted(fake_worker, monkeypatch):
+    once, ran = fake_worker.run, []
+
+    def third_is_interrupted(self, request):
+        ran.append(request)
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return once(self, request)
+
+    monkeypatch.setattr(fake_worker, "run", third_is_interrupted)
+    words = ("validate", "-k", "flash_attention/xla", "-d", "bwd")
+    result = run(*words)
+    assert result.exit_code == 130
+    assert result.stdout.count("flash_attention/xla") == 2
+    assert "2 checks: 2 ok" in result.stderr
+    assert re.search(r"not validated: \d+ checks", result.stderr)
+    assert result.stderr.rstrip().endswith("interrupted")
+    ran.clear()
+    assert json.loads(run(*words, "--json").stdout)["error"] == "interrupted"
+    ran[:] = [None] * 2
+    none = run(*words)
+    assert (none.exit_code, none.stdout) == (130, "")
+
+
 def test_dry_run_touches_nothing(fake_worker, tmp_path):
     db = tmp_path / "lab.db"
     result = run("sweep", "--grid", SIGNATURE, "--dry-run", "--db", db)
