@@ -21,8 +21,9 @@ An output that takes over an operand's buffer must keep the bits of every row th
 ``scalar``, of every such entry.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn_tune.ops.contract import Output, OutputKind
-from attn_tune.ops.typed_jax import jit
+from attn_tune.ops.typed_jax import compile_for, jit
 from attn_tune.schema.trial import OutputError
 
 # Independent roundings add in quadrature: 3 admits nine times as many as the plain computation makes. Flash kernels
@@ -78,12 +79,12 @@ def compare(
       KeyError: an output that is not declared, or that the reference or the baseline lacks.
     """
     kinds = {output.name: output for output in declared}
-    measured = {
-        name: _measures(kinds[name], outputs, reference, baseline, (originals or {}).get(name))
+    measures = {
+        name: _measure_of(kinds[name], outputs, reference, baseline, (originals or {}).get(name))
         for name in outputs
         if _fits(name, outputs, reference, baseline)
     }
-    found = jax.device_get(measured)
+    found = jax.device_get({name: one.function(*one.arguments) for name, one in measures.items() if one is not None})
     return tuple(
         _judge(kinds[name], np.asarray(found[name]), outputs[name].dtype)
         if found.get(name) is not None
@@ -92,31 +93,57 @@ def compare(
     )
 
 
+def compile_comparison(
+    reference: Mapping[str, jax.ShapeDtypeStruct],
+    baseline: Mapping[str, jax.ShapeDtypeStruct],
+    declared: Iterable[Output],
+    originals: Mapping[str, jax.ShapeDtypeStruct] | None = None,
+) -> None:
+    """Compile what ``compare`` runs on right outputs of such shapes, into JAX's compilation cache. Nothing is run.
+
+    Args:
+      reference, baseline, declared, originals: as for ``compare``, by their shapes.
+    """
+    outputs = {name: jax.ShapeDtypeStruct(reference[name].shape, x.dtype) for name, x in baseline.items()}
+    for output in declared:
+        if output.name in outputs:
+            one = _measure_of(output, outputs, reference, baseline, (originals or {}).get(output.name))
+            if one is not None:
+                compile_for(one.function, *one.arguments)
+
+
 def _fits(name: str, outputs: Mapping[str, Array], *answers: Mapping[str, Array]) -> bool:
     reference, baseline = answers
     x = outputs[name]
     return x.shape == reference[name].shape and x.dtype == baseline[name].dtype
 
 
-def _measures(
+class _Measure(NamedTuple):
+    """A jitted function: norm and row error of the kernel and of the baseline, or a count of wrong entries."""
+
+    function: Callable[..., Array]
+    arguments: tuple[Any, ...]
+
+
+def _measure_of(
     output: Output,
-    outputs: Mapping[str, Array],
-    reference: Mapping[str, Array],
-    baseline: Mapping[str, Array],
-    original: Array | None,
-) -> Array | None:
-    """Norm and row error of the kernel and of the baseline, or a count of wrong entries; None: an output is missing."""
+    outputs: Mapping[str, Any],
+    reference: Mapping[str, Any],
+    baseline: Mapping[str, Any],
+    original: Any,
+) -> _Measure | None:
+    """The measure of one output, of arrays or their shapes; None: another output, its scale, is missing."""
     x, exact, plain = (arrays[output.name] for arrays in (outputs, reference, baseline))
     if output.kind is OutputKind.INDEX and output.scores:
-        return _scores_missed(x, exact, plain, reference[output.scores])
+        return _Measure(_scores_missed, (x, exact, plain, reference[output.scores]))
     if output.kind is OutputKind.QUANTISED:
         if output.scale and output.scale not in outputs:
             return None
         ours, theirs = (arrays.get(output.scale) for arrays in (outputs, baseline))
-        return _dequantised_errors(x, ours, plain, theirs, exact, original)
+        return _Measure(_dequantised_errors, (x, ours, plain, theirs, exact, original))
     if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return _count_wrong(x, exact, output.kind is OutputKind.INDEX and not output.ordered)
-    return _measure(x, plain, exact, original, output.kind)
+        return _Measure(_count_wrong, (x, exact, output.kind is OutputKind.INDEX and not output.ordered))
+    return _Measure(_measure, (x, plain, exact, original, output.kind))
 
 
 def _judge(output: Output, measures: np.ndarray, dtype: jnp.dtype) -> OutputError:

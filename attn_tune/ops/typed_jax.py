@@ -13,6 +13,14 @@ def jit[**P, T](function: Callable[P, T], static_argnums: int | tuple[int, ...] 
     return jax.jit(function, static_argnums=static_argnums)
 
 
+def compile_for(function: Callable[..., object], *arguments: object) -> None:
+    """Compile the result of ``jit`` for arguments whose arrays may be shapes alone. Nothing is run.
+
+    Its calls do not know of it; they find the program in JAX's compilation cache, where that is on.
+    """
+    function.lower(*arguments).compile()  # pyright: ignore[reportFunctionMemberAccess]
+
+
 def vjp[T](function: Callable[..., T], *primals: Array | None) -> tuple[T, Callable[[T], tuple[Array, ...]]]:
     """``jax.vjp``: the result of ``function``, and the function from its cotangent to those of ``primals``."""
     return jax.vjp(function, *primals)

@@ -1,15 +1,15 @@
 """`CaseFunctions`: compiled functions that make the prepared cases of one problem: inputs, reference and baseline."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from attn_tune.ops.contract import Op, Outputs, load
+from attn_tune.ops.contract import Op, Output, Outputs, load
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.work.in_place import leaf_places
 from attn_tune.tuner.work.mesh import input_shardings, mesh_for
-from attn_tune.tuner.work.validate import Prepared
+from attn_tune.tuner.work.validate import Prepared, compile_judgement
 
 # XLA times the algorithms of every product of a new program. The reference runs a few times: any algorithm will do.
 _NO_AUTOTUNING = {"xla_gpu_autotune_level": "0"}
@@ -24,6 +24,7 @@ class CaseFunctions:
       inputs: ``seed -> inputs``.
       reference: ``inputs -> outputs`` in high precision.
       baseline: ``inputs -> outputs`` in the working dtype.
+      shapes: those of the inputs, the reference's outputs and the baseline's.
     """
 
     op: Op
@@ -32,6 +33,13 @@ class CaseFunctions:
     inputs: Callable[[Any], Any]
     reference: Callable[[Any], Outputs]
     baseline: Callable[[Any], Outputs]
+    shapes: tuple[Any, Mapping[str, Any], Mapping[str, Any]]
+
+    def compile_judgement(self) -> None:
+        """Compile what judges the outputs of a kernel, into JAX's compilation cache. Nothing is run."""
+        inputs, reference, baseline = self.shapes
+        declared = self.op.outputs(self.problem, self.direction)
+        compile_judgement(reference, baseline, declared, _originals(declared, inputs))
 
     def make(self, seed: int) -> Prepared:
         """A case, on the default device or on the problem's mesh.
@@ -50,17 +58,24 @@ class CaseFunctions:
             for what, answers in (("reference", reference), ("baseline", baseline)):
                 if output.name not in answers:
                     raise UsageError(f"the {what} of {self.op.name} has no output {output.name!r}")
-        updated = {output.name: output.updates for output in outputs if output.updates}
-        places, leaves = leaf_places(inputs, updated.values()), jax.tree.leaves(inputs)
         prepared = Prepared(
             inputs=inputs,
             reference=reference,
             baseline=baseline,
             outputs=outputs,
-            originals={name: leaves[places[operand]] for name, operand in updated.items()},
+            originals=_originals(outputs, inputs),
         )
         jax.block_until_ready((prepared.inputs, prepared.reference, prepared.baseline))
         return prepared
+
+
+def _originals(outputs: Iterable[Output], inputs: Any) -> dict[str, Any]:
+    """By output, the operand that it takes over, of ``inputs`` or their shapes."""
+    import jax
+
+    updated = {output.name: output.updates for output in outputs if output.updates}
+    places, leaves = leaf_places(inputs, updated.values()), jax.tree.leaves(inputs)
+    return {name: leaves[places[operand]] for name, operand in updated.items()}
 
 
 def compile_case_functions(op: Op, problem: Any, direction: str) -> CaseFunctions:
@@ -99,4 +114,11 @@ def compile_case_functions(op: Op, problem: Any, direction: str) -> CaseFunction
         inputs=made[0],
         reference=made[1],
         baseline=made[2],
+        shapes=(shapes, _shapes(answers[0].out_info), _shapes(answers[1].out_info)),
     )
+
+
+def _shapes(infos: Mapping[str, Any]) -> dict[str, Any]:
+    import jax
+
+    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in infos.items()}

@@ -69,7 +69,13 @@ class PreparedCases:
             raise PrepareError(f"{what}: {short(f'{type(error).__name__}: {error}')}") from error
 
     def _submit(self, op: str, problem: Any, direction: str) -> Future[CaseFunctions]:
-        return self._pool.submit(compile_case_functions, get_op(op), problem, direction)
+        import jax
+
+        made = self._pool.submit(compile_case_functions, get_op(op), problem, direction)
+        if jax.default_backend() != "cpu":
+            # As many programs again. A process that finds none in JAX's cache compiles what it needs.
+            self._pool.submit(lambda: made.result().compile_judgement())
+        return made
 
     def _foresee(self, op: str, problems: Iterable[Any], direction: str) -> None:
         """Compile meanwhile, where that does not take the time of what is measured."""

@@ -121,6 +121,21 @@ def _no_number(dtype: Any) -> Any:
     return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max
 
 
+def compile_judgement(
+    reference: Mapping[str, Any], baseline: Mapping[str, Any], declared: Sequence[Output], originals: Mapping[str, Any]
+) -> None:
+    """Compile what ``validate`` runs on all outputs of one case, given by shapes, into JAX's compilation cache."""
+    import jax
+
+    from attn_tune.ops.tolerance import compile_comparison
+    from attn_tune.ops.typed_jax import compile_for
+
+    compile_comparison(reference, baseline, declared, originals)
+    names = (output.name for output in declared)
+    outputs = {n: jax.ShapeDtypeStruct(reference[n].shape, baseline[n].dtype) for n in names if n in baseline}
+    compile_for(_same_bits(), outputs, outputs)
+
+
 def judge(outputs: Outputs, case: Prepared, names: tuple[str, ...]) -> tuple[OutputError, ...]:
     """The error of each output that must be there; one that is missing has an infinite error."""
     from attn_tune.ops.tolerance import compare
