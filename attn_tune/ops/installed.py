@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.schema.errors import short
+from attn_tune.schema.words import printable
 
 _MAX_ERROR = 500
 
@@ -62,9 +63,9 @@ def load_entry_points[T](
 
 
 def one_line(error: Any) -> str:
-    """An error and its type as one short line."""
+    """An error and its type as one short line, which a terminal shows and does not obey."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # the package's own exception may not even have a text
         text = type(error).__name__
-    return " ".join(short(text, _MAX_ERROR).split())
+    return printable(" ".join(short(text, _MAX_ERROR).split()))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import attn_tune
+from attn_tune.runtime.lookup import dispatch
 from attn_tune.runtime.lookup.question import unimportable
 from tests.kernels.test_installed import COPY, SIGNATURE, install, site
 
@@ -91,3 +92,10 @@ def test_an_answer_that_another_view_remembers_is_asked_again(fragile):
     attn_tune.flash_attention(q, k, v)
     with attn_tune.use_config("flash_attention", "xla", {"chunk_q": 16, "chunk_k": 16}, "bwd"):
         assert attn_tune.lookup("flash_attention", SIGNATURE).kernel == "xla"
+
+
+def test_a_terminal_does_not_obey_the_text_of_an_error(fragile, caplog):
+    with caplog.at_level(logging.WARNING, "attn_tune"):
+        dispatch.leave_out("flash_attention/fragile", ImportError("\x1b[31mred\nlines\u202e"))
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.endswith("ImportError: \\x1b[31mred lines\\u202e")
