@@ -20,7 +20,7 @@ from attn_tune.ops.cached import cached
 from attn_tune.ops.contract import load
 from attn_tune.ops.marker import cut_name, marked, named_jit
 from attn_tune.ops.registry import get_op
-from attn_tune.runtime.active.layers import current_view, viewing
+from attn_tune.runtime.active.layers import as_now, current_view, viewing
 from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup import dispatch
 
@@ -35,7 +35,7 @@ def launched(call: Call, problem: Any, request: Request, direction: str, inputs:
     def run(inputs: Any) -> dict[str, Array]:
         return _run(call, problem, request, direction, inputs)
 
-    return guarded(call, problem, direction, fold_vmap(call, problem, run))(inputs)
+    return guarded(call, problem, direction, fold_vmap(call, problem, as_now(run)))(inputs)
 
 
 def _run(call: Call, problem: Any, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
@@ -48,7 +48,7 @@ def _run(call: Call, problem: Any, request: Request, direction: str, inputs: Any
     operands = operands_of(inputs)
     problem = call.with_shapes(problem, operands)
     if varying_axes(inputs):
-        return _in_manual(call, _launch(call, problem, request, direction), problem)(inputs)
+        return _in_manual(call, _launch(call, problem, request, direction), problem, current_view())(inputs)
     if call.present(call.indivisible, operands):
         return _outputs(call, _launch(call, problem, request, direction), problem, inputs)
     if explicit_mesh(inputs) is not None:
@@ -74,7 +74,7 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
     )
     try:
         kernel: Callable = load(choice.spec.searches[direction].call)
-    except ImportError as error:
+    except Exception as error:  # A broken package may raise anything.
         return _launch_of_another(call, problem, request, direction, choice.spec.id, error)
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
@@ -103,13 +103,13 @@ def _with_others(
 
 
 def _launch_of_another(
-    call: Call, problem: Any, request: Request, direction: str, kernel: str, error: ImportError
+    call: Call, problem: Any, request: Request, direction: str, kernel: str, error: Exception
 ) -> Callable[[Any], dict[str, Array]]:
     """The launch of another kernel than ``kernel``, ``"op/name"``, which raised ``error`` and is asked no more here.
 
     Raises:
-      ImportError: ``error``, where the caller wants this kernel, or where other processes run the same program: all
-        must choose alike.
+      Exception: ``error``, where the caller wants this kernel, or where other processes run the same program: all must
+        choose alike.
     """
     if direction in request.kernels or direction in request.configs or jax.process_count() > 1:
         raise error
@@ -139,9 +139,13 @@ def _outputs(call: Call, launch: Callable, problem: Any, inputs: Any) -> dict[st
 
 
 @cached
-def _in_manual(call: Call, launch: Callable, problem: Any) -> Callable[[Any], dict[str, Array]]:
+def _in_manual(call: Call, launch: Callable, problem: Any, view: View) -> Callable[[Any], dict[str, Array]]:
     def run(inputs: Any) -> dict[str, Array]:
-        wanted = functools.partial(_outputs, call, launch, problem)
+        def wanted(inputs: Any) -> dict[str, Array]:
+            # Another kernel may have to answer for one whose library cannot be imported.
+            with viewing(view):
+                return _outputs(call, launch, problem, inputs)
+
         return deferred(wanted, call.output_types(problem, inputs))(inputs)
 
     return named_jit(run, launch.__name__)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -59,8 +60,15 @@ def test_an_op_of_one_direction_is_called_by_its_declaration_alone():
         lambda f: jax.grad(jax.checkpoint(f)),
         lambda f: lambda x: jax.vjp(f, x)[1](jnp.float32(1))[0],
         lambda f: lambda x: jax.grad(lambda xs: jax.vmap(f)(xs).sum())(x[None])[0],
+        lambda f: lambda x: jax.vmap(jax.grad(jax.jit(f)))(x[None])[0],
+        lambda f: lambda x: jax.vmap(jax.jit(jax.grad(f)))(x[None])[0],
+        lambda f: (
+            lambda x: jax.vmap(jax.grad(lambda x: jax.lax.scan(lambda c, _: (c + f(x), None), 0.0, None, 1)[0]))(
+                x[None]
+            )[0]
+        ),
     ],
-    ids=["grad", "jit of grad", "grad of jit", "checkpoint", "vjp", "vmap"],
+    ids=["grad", "jit of grad", "grad of jit", "checkpoint", "vjp", "vmap", "vmap of jit", "vmap of trace", "scan"],
 )
 def test_a_block_around_a_call_holds_for_its_derivative_too(differentiated):
     def loss(x):
@@ -77,6 +85,36 @@ def test_a_block_around_a_call_holds_for_its_derivative_too(differentiated):
     LAUNCHES.clear()
     differentiated(lambda x: scale_rows(x, W).sum())(X)
     assert {block for *_, block in LAUNCHES} == {8}
+
+
+def test_a_block_holds_where_a_plain_derivative_runs_the_forward_again():
+    def loss(x):
+        with attn_tune.use_config("pair_sums", "plain", {"block": 24}):
+            return pair_sums(x, Y, PLAIN_PAIR_SUMS).sum()
+
+    for differentiated in (jax.grad(jax.jit(loss)), jax.grad(jax.checkpoint(loss)), jax.jit(jax.grad(loss))):
+        np.testing.assert_allclose(differentiated(X), Y, rtol=1e-6)
+    assert {block for *_, block in LAUNCHES} == {24}
+
+
+@pytest.fixture
+def overrides_file(monkeypatch, tmp_path):
+    path = tmp_path / "overrides.json"
+    path.write_text('{"format": 1}')
+    monkeypatch.setenv("ATTN_TUNE_OVERRIDES", str(path))
+    attn_tune.reload()
+    yield path
+    monkeypatch.undo()
+    attn_tune.reload()
+
+
+def test_a_backward_sees_settings_that_were_reloaded_since_its_forward(overrides_file):
+    _, pull = jax.vjp(lambda x: scale_rows(x, W).sum(), X)
+    never = {"op": "scale_rows", "kernel": "plain", "direction": "bwd", "reason": "wrong"}
+    overrides_file.write_text(json.dumps({"format": 1, "never": [never]}))
+    attn_tune.reload()
+    with pytest.raises(UnsupportedError, match="forbidden by an override"):
+        pull(jnp.float32(1))
 
 
 def test_vmap_folds_the_mapped_axis_into_the_first_parallel_letter():

@@ -35,6 +35,9 @@ class Judge:
             row_contract=pack.contracts[f"{row.op}/{row.kernel}"],
         )
 
+    def takes_part(self, row):
+        return True
+
     def refusal(self, row, pack):
         return "too big" if row.config["block"] in self.refused else None
 

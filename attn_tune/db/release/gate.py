@@ -250,6 +250,9 @@ class _Anyone:
     def grade(self, row: Any, pack: Pack) -> Grade:
         return Grade.VERIFIED
 
+    def takes_part(self, row: Any) -> bool:
+        return True
+
     def refusal(self, row: Any, pack: Pack) -> str | None:
         if self._spec is None:
             return None

@@ -47,8 +47,8 @@ _TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fus
 _FUSED_OF_CUDNN = 0.88
 _FUSED_ROWS, _FUSED_LENGTH, _FUSED_GROUPS = 524288, 4096, range(1, 9)
 # Nor have the kernels of FlashAttention-4: in finals (benchmarks/results/h200/sweep_fa4.txt) and a race
-# (fa4_peers.md) they took at most these parts, by head dim, of cuDNN's time backward (the deterministic one more where
-# query heads share keys, whose gradients it adds in order too), and this part of that of `triton_hopper` for long
+# (fa4_peers.md) they took at most about these parts, by head dim, of cuDNN's time backward (the deterministic one more
+# where query heads share keys, whose gradients it adds in order too), and this part of that of `triton_hopper` for long
 # forwards without a mask.
 _FA4_OF_CUDNN = {"fa4": {64: 0.82, 128: 0.89}, "fa4_deterministic": {64: 0.89, 128: 0.99}}
 _FA4_IN_ORDER_GROUPED = {64: 0.89, 128: 1.03}

@@ -116,6 +116,11 @@ def current_view() -> View:
         if (earlier := _earlier.get()) is not None:
             return earlier
         layers = _in_force_now()
+    return _view_of(layers)
+
+
+def _view_of(layers: Layers) -> View:
+    """The view of these layers over the settings of now."""
     view = layers.view
     if view is None or view.settings is not settings._current:  # pyright: ignore[reportPrivateUsage]
         view = layers.view = View(current_settings(), layers.layers)
@@ -126,9 +131,6 @@ def current_view() -> View:
 def viewing(view: View) -> Generator[None]:
     """Answer lookups from ``view`` within a ``with`` block: while XLA compiles, maybe long after the trace."""
     global _ever_used
-    if current_view() is view:
-        yield
-        return
     _ever_used = True
     token = _earlier.set(view)
     try:
@@ -138,15 +140,18 @@ def viewing(view: View) -> Generator[None]:
 
 
 def as_now[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """``function``, whose lookups are answered by what is active now, whenever it runs.
+    """``function``, whose lookups are answered within the blocks that are open now, whenever it runs.
 
-    JAX traces the forward of a derivative, and its backward, when the block in which the call stands has ended.
+    JAX traces the forward of a derivative, its backward and what ``vmap`` makes of a call when the block in which the
+    call stands has ended. Settings of the process are those of then.
     """
-    view = current_view()
+    layers = current_view().layers
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with viewing(view):
+        if current_view().layers == layers:
+            return function(*args, **kwargs)
+        with viewing(_view_of(_intern(layers))):
             return function(*args, **kwargs)
 
     return run

@@ -99,7 +99,7 @@ def choose(
     return _found(op, direction, problem, device, kernel).choice
 
 
-def leave_out(kernel: str, error: ImportError) -> None:
+def leave_out(kernel: str, error: Exception) -> None:
     """Let others answer for ``kernel``, ``"op/name"``, in this process: a library of it cannot be imported."""
     if kernel not in unimportable:
         unimportable[kernel] = one_line(error)

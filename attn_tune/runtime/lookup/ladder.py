@@ -4,9 +4,9 @@ Sources in order; in each, device exact, variant, family; at each, exact signatu
 order is fixed and depends on nothing but the question and the packs, so that every process answers alike.
 
 The rows of the exact signature are a ranked list: if the first may not be used, the next one is asked. Of another
-signature only the winner answers, with its config adapted to the question. Its losers do not answer, because they were
-not measured against an untuned kernel at the problem asked for. If the question names a kernel, that kernel's row
-answers, at any rank.
+signature only the winner answers, with its config adapted to the question: the first of the kernels that this job may
+use at all. Its losers do not answer, because they were not measured against an untuned kernel at the problem asked for.
+If the question names a kernel, that kernel's row answers, at any rank.
 """
 
 import functools
@@ -35,6 +35,10 @@ class Judge(Protocol):
 
     def grade(self, row: Row, pack: Pack) -> Grade:
         """The distance of the row's software from this one's."""
+        ...
+
+    def takes_part(self, row: Row) -> bool:
+        """Whether this job may use the row's kernel and config at all: what they need is installed and allowed."""
         ...
 
     def refusal(self, row: Row, pack: Pack) -> str | None:
@@ -225,7 +229,7 @@ def _nearest_first(
         for one in group:
             rows = _rows(question, index, digests, one.text)
             if question.kernel is None:
-                rows = [(position, row) for position, row in rows if row.rank == 0]
+                rows = list(_winners(rows, judge))
             try:
                 signature = Signature.parse(one.text, question.fields) if rows else None
             except UsageError:
@@ -237,6 +241,16 @@ def _nearest_first(
                 away = exact
                 found += rows
         yield from _judged(away, found, judge, index.pack, adapted=True)
+
+
+def _winners(rows: list[tuple[int, Row]], judge: Judge) -> Iterator[tuple[int, Row]]:
+    """Of each device the first row that takes part, and those above it, for which the judge gives reasons."""
+    ranked = sorted(rows, key=lambda one: (one[0], one[1].rank))
+    for _, group in itertools.groupby(ranked, key=lambda one: one[0]):
+        for one in group:
+            yield one
+            if judge.takes_part(one[1]):
+                break
 
 
 def _rows(question: RowQuestion, index: RowIndex, digests: list[str], text: str) -> list[tuple[int, Row]]:

@@ -74,11 +74,22 @@ class Question:
         """The reason why this kernel cannot do the problem here, or None; asked once."""
         if spec.name not in self._refusals:
             reason = unsupported(spec, self.problem, self.direction, self.device)
-            if reason is None and self.determinism is Determinism.REQUIRED:
-                why = spec.searches[self.direction].nondeterministic
-                reason = f"it is not deterministic ({why}), and {VARIABLE}=1 forbids that" if why else None
-            self._refusals[spec.name] = reason
+            self._refusals[spec.name] = reason or self._forbidden(spec)
         return self._refusals[spec.name]
+
+    def _forbidden(self, spec: KernelSpec) -> str | None:
+        """The reason why a job that requires determinism may not use this kernel, or None."""
+        why = spec.searches[self.direction].nondeterministic
+        if why and self.determinism is Determinism.REQUIRED:
+            return f"it is not deterministic ({why}), and {VARIABLE}=1 forbids that"
+        return None
+
+    def takes_part(self, row: Row) -> bool:
+        """As ``Judge.takes_part``."""
+        spec = self.spec(row.kernel)
+        if spec is None or self.direction not in spec.searches or spec.id in unimportable or missing(spec):
+            return False
+        return not (self._forbidden(spec) or self.reluctance_of(spec) or self.other_bits(spec, row))
 
     def reluctance_of(self, spec: KernelSpec) -> str | None:
         """The reason why this kernel does not answer unless it is asked for by name; None if it does."""

@@ -211,6 +211,7 @@ class IsolatedExecutor:
         try:
             answer = self._ahead.take(ref, self.interrupt)
         except InterruptedError:
+            self.on_phase(None)
             raise Interrupted("interrupted while a config was compiled ahead") from None
         if isinstance(answer, Lowered) and ref.problem is None:
             self._programs[ref.key] = answer
@@ -221,6 +222,9 @@ class IsolatedExecutor:
         worker = self._worker
         if worker is None or not self._may_load or ref.key in self._loaded:
             return
+        self._send(worker, ref, lowered)
+
+    def _send(self, worker: WorkerProcess, ref: ConfigRef, lowered: Lowered) -> None:
         # If the worker is gone, the thread that waits for its answer finds out.
         with contextlib.suppress(WorkerDied):
             self._loaded.add(ref.key)
@@ -230,13 +234,12 @@ class IsolatedExecutor:
         """See ``Executor.finals``."""
         if self._used:
             self._retire()
-        self._ready()
-        self._may_load = True
+        # Nothing but its own is compiled in the process that measures; what comes next is loaded when its turn comes.
+        self._may_load = False
+        worker = self._ready()
         for ref in request.refs:
             if isinstance(answer := self._compiled_ahead(ref), Lowered):
-                self._load(ref, answer)
-        # Nothing is compiled in a process that measures; what comes next is loaded when its turn comes.
-        self._may_load = False
+                self._send(worker, ref, answer)
         return self._expect(self._ask_twice(request), FinalsOutcome)
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ On a GPU or TPU free memory is filled with what is no number before each run. A 
 unwritten otherwise passes wherever zeros lay there.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,8 +14,8 @@ from typing import Any
 from attn_tune.ops.contract import Output, Outputs
 from attn_tune.schema.trial import OutputError
 
-# Larger arrays would cost time, and perhaps the memory that the run needs; what is unwritten in them shows in smaller
-# problems too.
+# More of all arrays together would cost time, and perhaps the memory that the run needs; what is unwritten in large
+# outputs shows in smaller problems too.
 _MOST_SPOILED_BYTES = 1 << 28
 
 
@@ -99,26 +100,35 @@ def validate(
 def spoil_free_memory(like: Outputs) -> None:
     """Fill free memory of the device: an array like each of ``like``, and one of twice their elements in float32.
 
-    Allocators give the next call's outputs and scratch memory the places of equal size that were freed last. On a CPU
-    nothing is done: kernels there are XLA's own or interpreted.
+    Allocators give the next call's outputs and scratch memory the places of equal size that were freed last. 256 MiB in
+    all are filled: of larger arrays no more than a part. On a CPU nothing is done: kernels there are XLA's own or
+    interpreted.
     """
     import jax
     import jax.numpy as jnp
 
     if jax.default_backend() == "cpu":
         return
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like.values()]
-    shapes.append(jax.ShapeDtypeStruct((2 * sum(math.prod(x.shape) for x in shapes),), jnp.float32))
-    small = [x for x in shapes if math.prod(x.shape) * x.dtype.itemsize <= _MOST_SPOILED_BYTES]
-    jax.block_until_ready([jnp.full(x.shape, _no_number(x.dtype), x.dtype) for x in small])
+    wanted = [(x.shape, x.dtype) for x in like.values()]
+    wanted.append(((2 * sum(math.prod(shape) for shape, _ in wanted),), jnp.dtype(jnp.float32)))
+    left, filled = _MOST_SPOILED_BYTES, []
+    # Without the memory there is none to be spoiled; the run itself may still have enough.
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        for shape, dtype in wanted:
+            size = math.prod(shape) * dtype.itemsize
+            if size > left:
+                shape = (left // dtype.itemsize,)
+            left -= min(size, left)
+            filled.append(jnp.full(shape, _no_number(dtype), dtype))
+        jax.block_until_ready(filled)
 
 
 def _no_number(dtype: Any) -> Any:
     import jax.numpy as jnp
 
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return jnp.nan
-    return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return True if dtype == jnp.bool_ else jnp.iinfo(dtype).max
+    return jnp.nan if jnp.isnan(jnp.asarray(jnp.nan, dtype)) else jnp.finfo(dtype).max
 
 
 def compile_judgement(

@@ -47,6 +47,30 @@ def test_the_loser_of_a_near_problem_does_not_answer_for_a_refused_winner(t):
         assert [r.reason for r in answer.rejected] == ["block 2000 does not fit"]
 
 
+@pytest.mark.parametrize("t", [1000, 1100])
+def test_the_winner_of_a_near_problem_is_one_that_is_installed(t):
+    def decided(block):
+        best = row(sig(1024), 96, kernel="absent")
+        return [best, row(sig(1024), block, rank=1), row(sig(1024), 2, kernel="beta", rank=2)]
+
+    with use_pack(pack(*decided(64))):
+        answer = lookup(OP, sig(t), device=H200)
+    assert (answer.kernel, answer.config, answer.row_signature) == ("alpha", {"block": 64}, sig(1024))
+    assert ["no_such_module_anywhere" in r.reason for r in answer.rejected] == [True]
+    with use_pack(pack(*decided(2000))):
+        assert lookup(OP, sig(t), device=H200).rung is Rung.UNTUNED
+
+
+@pytest.mark.parametrize(("value", "expected"), [(None, ("beta", 2)), ("0", ("alpha", 64)), ("1", ("beta", 2))])
+def test_the_winner_of_a_near_problem_is_one_that_the_job_allows(value, expected, monkeypatch):
+    if value is not None:
+        monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", value)
+    settings.swap_settings()
+    with use_pack(pack(row(sig(1024), 64, repeatable=False), row(sig(1024), 2, kernel="beta", rank=1))):
+        answer = lookup(OP, sig(1100), device=H200)
+    assert (answer.kernel, answer.config["block"], answer.rung) == (*expected, Rung.NEIGHBOUR)
+
+
 def test_the_next_nearest_decision_is_asked_before_the_heuristic():
     with use_pack(pack(*decision(1100, 2000), *decision(1024, 64), *decision(1030, 128))):
         answer = lookup(OP, sig(1200), device=H200)

@@ -89,7 +89,8 @@ def test_each_batch_is_expected_before_it_runs_and_its_times_decide(plan_for):
     effort = Effort(max_trials=6)
     list(sweep(plan_for(one_launch("k", sizes), effort=effort), executor, strategy=in_twos))
     assert [r.ref.config["size"] for r in executor.runs] == [4, 40, 30, 20, 25, 60]
-    # The untuned config runs before any batch. What is only perhaps tried is not prepared for. The finals come after the feature problems.
+    # The untuned config runs before any batch. What is only perhaps tried is not prepared for. The finals come
+    # after the feature problems.
     batches = [[ref.config["size"] for ref in refs if ref.problem is None] for refs in executor.expected]
     assert batches == [[4], [40], [30, 20], [25, 60], [], [4, 20, 25, 30], []]
 

@@ -1,4 +1,4 @@
-"""What judges a kernel's outputs is compiled ahead, so that the process that measures finds it in JAX's cache."""
+"""Judging ahead: the programs that compare outputs are compiled before the process that measures needs them."""
 
 import threading
 

@@ -8,6 +8,7 @@ import pytest
 
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
+from attn_tune.tuner.work import validate as validation
 from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.validate import same_bits, spoil_free_memory, validate
 
@@ -74,16 +75,39 @@ def test_free_memory_is_spoiled_before_each_run_on_an_accelerator(case, plain, m
     assert events == [*spoiled, "run", *spoiled, "run"]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value"), [("int32", 2**31 - 1), ("bool", True), ("int8", 127)], ids=["int32", "bool", "int8"]
-)
-def test_outputs_that_are_no_floats_are_spoiled_too(monkeypatch, dtype, value):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+@pytest.fixture
+def filled(monkeypatch):
+    """The arrays that are made on what seems to be a GPU."""
     made, full = [], jnp.full
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jnp, "full", lambda *given: made.append(full(*given)) or made[-1])
-    spoil_free_memory({"x": jnp.zeros((3, 2), dtype), "y": jax.ShapeDtypeStruct((1 << 29,), "int8")})
-    assert [x.shape for x in made] == [(3, 2)]
-    assert (made[0] == value).all()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("int32", 2**31 - 1), ("bool", True), ("int8", 127), ("float4_e2m1fn", 6.0)],
+    ids=["int32", "bool", "int8", "float4"],
+)
+def test_outputs_that_have_no_nan_are_spoiled_too(filled, dtype, value):
+    spoil_free_memory({"x": jnp.zeros((3, 2), dtype)})
+    assert [x.shape for x in filled] == [(3, 2), (12,)]
+    assert (filled[0].astype(jnp.float32) == value).all()
+
+
+def test_no_more_memory_is_spoiled_than_a_limit(filled, monkeypatch):
+    monkeypatch.setattr(validation, "_MOST_SPOILED_BYTES", 100)
+    spoil_free_memory({"x": jnp.zeros(10), "y": jnp.zeros((5, 5)), "z": jnp.zeros(7)})
+    assert [x.shape for x in filled] == [(10,), (15,), (0,), (0,)]
+
+
+def test_memory_that_is_lacking_is_not_spoiled_and_no_fault_of_the_kernel(case, plain, monkeypatch):
+    def full(*given):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jnp, "full", full)
+    assert validate(plain, [case]).correct
 
 
 def test_only_the_parts_outputs_are_asked_for(case, plain):

@@ -30,7 +30,7 @@ SPEC = KernelSpec(
         ),
     },
     unsupported=limits.unsupported,
-    # Below all that has been proven on a GPU: it runs where a sweep has chosen it.
+    # Behind all but where it won races (``untuned.py``), and where a sweep has chosen it.
     requires=limits.MODULES,
     extra=limits.EXTRA,
     libraries=limits.LIBRARIES,
