@@ -63,6 +63,7 @@ def edited(files, old, new):
 
 class Judge:
     grade = staticmethod(lambda row, pack: Grade.VERIFIED)
+    takes_part = staticmethod(lambda row: True)
     refusal = staticmethod(lambda row, pack: None)
     adapt = staticmethod(lambda row: row)
 

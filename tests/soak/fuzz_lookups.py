@@ -41,6 +41,10 @@ class Judge:
         return Grade.VERIFIED
 
     @staticmethod
+    def takes_part(row: Row) -> bool:
+        return True
+
+    @staticmethod
     def refusal(row: Row, pack: Pack) -> str | None:
         return None
 
