@@ -244,10 +244,15 @@ def _nearest_first(
 
 
 def _winners(rows: list[tuple[int, Row]], judge: Judge) -> Iterator[tuple[int, Row]]:
-    """Of each device the first row that takes part, and those above it, for which the judge gives reasons."""
+    """Of each device the first row that takes part, and those above it, for which the judge gives reasons.
+
+    Where a rank is missing, in a pack of some kernels alone, what is below it is no winner.
+    """
     ranked = sorted(rows, key=lambda one: (one[0], one[1].rank))
     for _, group in itertools.groupby(ranked, key=lambda one: one[0]):
-        for one in group:
+        for rank, one in enumerate(group):
+            if one[1].rank != rank:
+                break
             yield one
             if judge.takes_part(one[1]):
                 break
