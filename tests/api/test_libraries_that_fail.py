@@ -1,7 +1,6 @@
 """Kernels whose libraries are found and cannot be imported: others answer, and one sentence says so."""
 
 import logging
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +23,22 @@ SPEC = dataclasses.replace(XLA, name="fragile", searches=searches, priority={"cp
 """
 
 
-@pytest.fixture(params=[LATE, EARLY], ids=["traced", "loaded"])
-def fragile(request, site):
-    (site / "fragile_calls.py").write_text(request.param)
-    install(site, "fragile", COPY + SPEC)
-    yield
+@pytest.fixture
+def installed(site):
+    """Installs the kernel ``fragile``, the code of whose calls is given, and the name of their module."""
+
+    def put(code, module):
+        # A function that was loaded once is remembered by its path.
+        (site / f"{module}.py").write_text(code)
+        install(site, "fragile", COPY + SPEC.replace("fragile_calls", module))
+
+    yield put
     unimportable.clear()
-    sys.modules.pop("fragile_calls", None)
+
+
+@pytest.fixture(params=[LATE, EARLY], ids=["traced", "loaded"])
+def fragile(request, installed):
+    installed(request.param, "late_calls" if request.param is LATE else "early_calls")
 
 
 def operands():
@@ -52,6 +60,18 @@ def test_another_kernel_answers_forward_and_backward(fragile, caplog):
     jax.tree.map(np.testing.assert_array_equal, got, want)
     explained = str(attn_tune.explain("flash_attention", SIGNATURE))
     assert "a library of it cannot be imported: ModuleNotFoundError: No module named" in explained
+
+
+def test_a_module_that_raises_anything_as_it_is_loaded_is_left_out(installed, caplog):
+    installed("raise RuntimeError('no driver')", "calls_without_a_driver")
+    q, k, v = operands()
+    with caplog.at_level(logging.WARNING, "attn_tune"):
+        got = attn_tune.flash_attention(q, k, v)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.endswith("is left out of this process: RuntimeError: no driver")
+    np.testing.assert_array_equal(got, attn_tune.flash_attention(q, k, v, platform="xla"))
+    with pytest.raises(RuntimeError, match="no driver"):
+        attn_tune.flash_attention(q, k, v, platform="fragile")
 
 
 def test_the_kernel_that_a_caller_names_is_no_other(fragile):
