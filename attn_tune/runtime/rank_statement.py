@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 
 from attn_tune.devices import environments
+from attn_tune.kernels.registry import kernels
 from attn_tune.packs.reader import Pack
 from attn_tune.runtime import misses
 from attn_tune.runtime.active.row_index import match_level
 from attn_tune.runtime.active.sources import Source
 from attn_tune.runtime.active.view import View
 from attn_tune.runtime.determinism import Determinism
+from attn_tune.runtime.lookup.question import is_installed
 from attn_tune.schema.device import Device
 from attn_tune.schema.digest import canonical_json, digest_json
 from attn_tune.schema.errors import IntegrityError, StorageError
@@ -26,6 +28,7 @@ def statement_of(view: View) -> dict[str, str]:
         "attn-tune": environments.current_environment().attn_tune or "unknown",
         # A process that records its misses or warns of them answers them like the others.
         "misses": "are errors" if misses.miss_mode() is misses.MissMode.STRICT else "are answered",
+        **_software(),
         **view.overrides.statement,
     }
     if settings.determinism is not Determinism.USUAL:
@@ -37,6 +40,22 @@ def statement_of(view: View) -> dict[str, str]:
     for name, source in _packs(view):
         statement[name] = f"{source.kind} " + (_decides(source.pack) if source.pack else "unreadable")
     return statement
+
+
+def _software() -> dict[str, str]:
+    """The kernels of this process and the libraries that they need: a row of one that is missing does not answer."""
+    specs = kernels().values()
+    needed = {module for spec in specs for module in spec.requires}
+    versioned = {library for spec in specs for library in spec.libraries} | {"triton"}
+    versions = {library: environments.distribution_version(library) for library in versioned}
+    installed = [f"{library} {version}" for library, version in sorted(versions.items()) if version]
+    if cudnn := environments.cudnn_version():
+        installed.append(f"cuDNN {cudnn}")
+    return {
+        "kernels": f"{len(specs)} ({digest_json(sorted(spec.id for spec in specs))[3:11]})",
+        "modules of kernels": ", ".join(sorted(filter(is_installed, needed))) or "none",
+        "libraries": ", ".join(installed) or "none",
+    }
 
 
 def device_statement(view: View, device: Device) -> dict[str, str]:

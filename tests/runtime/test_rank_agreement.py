@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from attn_tune.runtime import rank_agreement
-from attn_tune.runtime.rank_statement import differences
+from attn_tune.runtime import rank_agreement, rank_statement
+from attn_tune.runtime.rank_statement import differences, statement_of
 from attn_tune.schema import DisagreementError, UsageError
 from tests.patience import PATIENCE_S
 from tests.runtime.jobs import run_job
@@ -188,6 +188,21 @@ def view():
     from attn_tune.runtime.active.view import View
 
     return View(Settings())
+
+
+def test_a_process_that_lacks_a_library_of_a_kernel_says_otherwise(monkeypatch):
+    here = statement_of(view())
+    assert here["modules of kernels"] != "none"
+    monkeypatch.setattr(rank_statement, "is_installed", lambda module: module == "fa4_jax")
+    monkeypatch.setattr(
+        rank_statement.environments, "distribution_version", lambda name: "0.1.0" if name == "fa4-jax" else ""
+    )
+    there = statement_of(view())
+    found = differences({0: here, 1: here, 2: there})
+    assert [line.split(";")[0] for line in found if "attn-tune" not in line] == [
+        "process 2: libraries is fa4-jax 0.1.0",
+        "process 2: modules of kernels is fa4_jax",
+    ]
 
 
 def test_an_error_stays(job, monkeypatch):
