@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from attn_tune.cli import app, commands
 from attn_tune.schema import Status
-from attn_tune.tuner.protocol import FEATURE_SEEDS, SWEPT_SEEDS
 from tests.cli.fakes import DEVICE, ENVIRONMENT, POINT, SIGNATURE, FakeExecutor, fill
 from tests.db.facts import make_trial
 
@@ -334,53 +333,6 @@ def test_sweep_without_a_right_config_fails_and_says_for_what(fake_worker, monke
     assert "flash_attention/xla bwd incorrect" in line
     assert f"'attn-tune report --section failures --db {tmp_path / 'l.db'}' lists all" in line
     assert "incorrect" in result.stdout
-
-
-def test_validate_fails_on_a_wrong_kernel(fake_worker, monkeypatch):
-    words = ("validate", "-k", "flash_attention/xla", "-d", "bwd", "--feature", "sinks_window")
-    good = run(*words)
-    assert good.exit_code == 0, good.stderr
-    monkeypatch.setattr(fake_worker, "status", Status.INCORRECT)
-    bad = run(*words, "--json")
-    assert bad.exit_code == 1
-    (row,) = json.loads(bad.stdout)["validations"]
-    assert (row["status"], row["output"], row["worst_error"]) == ("incorrect", "dk", 2.0)
-
-
-def test_validate_judges_the_inputs_that_a_sweep_would(fake_worker, monkeypatch):
-    seeds = []
-    once = fake_worker.run
-    monkeypatch.setattr(
-        fake_worker,
-        "run",
-        lambda self, request: (seeds.append(request.seeds), once(self, request))[1],
-    )
-    run("validate", "-k", "flash_attention/xla", "-d", "bwd", "--feature", "sinks_window")
-    assert seeds == [(*SWEPT_SEEDS, *FEATURE_SEEDS)]
-
-
-def test_validate_shows_what_it_had_done_when_it_was_interrupted(fake_worker, monkeypatch):
-    once, ran = fake_worker.run, []
-
-    def third_is_interrupted(self, request):
-        ran.append(request)
-        if len(ran) == 3:
-            raise KeyboardInterrupt
-        return once(self, request)
-
-    monkeypatch.setattr(fake_worker, "run", third_is_interrupted)
-    words = ("validate", "-k", "flash_attention/xla", "-d", "bwd")
-    result = run(*words)
-    assert result.exit_code == 130
-    assert result.stdout.count("flash_attention/xla") == 2
-    assert "2 checks: 2 ok" in result.stderr
-    assert re.search(r"not validated: \d+ checks", result.stderr)
-    assert result.stderr.rstrip().endswith("interrupted")
-    ran.clear()
-    assert json.loads(run(*words, "--json").stdout)["error"] == "interrupted"
-    ran[:] = [None] * 2
-    none = run(*words)
-    assert (none.exit_code, none.stdout) == (130, "")
 
 
 def test_dry_run_touches_nothing(fake_worker, tmp_path):
