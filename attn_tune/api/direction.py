@@ -48,7 +48,7 @@ def _run(call: Call, problem: Any, request: Request, direction: str, inputs: Any
     operands = operands_of(inputs)
     problem = call.with_shapes(problem, operands)
     if varying_axes(inputs):
-        return _in_manual(call, _launch(call, problem, request, direction), problem, current_view())(inputs)
+        return _in_manual(call, _launch(call, problem, request, direction), problem)(inputs)
     if call.present(call.indivisible, operands):
         return _outputs(call, _launch(call, problem, request, direction), problem, inputs)
     if explicit_mesh(inputs) is not None:
@@ -139,13 +139,10 @@ def _outputs(call: Call, launch: Callable, problem: Any, inputs: Any) -> dict[st
 
 
 @cached
-def _in_manual(call: Call, launch: Callable, problem: Any, view: View) -> Callable[[Any], dict[str, Array]]:
+def _in_manual(call: Call, launch: Callable, problem: Any) -> Callable[[Any], dict[str, Array]]:
     def run(inputs: Any) -> dict[str, Array]:
-        def wanted(inputs: Any) -> dict[str, Array]:
-            # Another kernel may have to answer for one whose library cannot be imported.
-            with viewing(view):
-                return _outputs(call, launch, problem, inputs)
-
+        # Another kernel may have to answer, while XLA compiles, for one whose library cannot be imported.
+        wanted = as_now(functools.partial(_outputs, call, launch, problem))
         return deferred(wanted, call.output_types(problem, inputs))(inputs)
 
     return named_jit(run, launch.__name__)
@@ -157,15 +154,15 @@ def _in_automatic(
 ) -> Callable[[Any], dict[str, Array]]:
     def here(inputs: Any) -> dict[str, Array]:
         local = call.with_shapes(problem, operands_of(inputs))
-        with viewing(view):
-            return _outputs(call, _launch(call, local, request, direction), local, inputs)
+        return _outputs(call, _launch(call, local, request, direction), local, inputs)
 
     def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
-        return run_shard(call, here, inputs, axes, out_specs)
+        with viewing(view):
+            return run_shard(call, here, inputs, axes, out_specs)
 
     def run(inputs: Any) -> dict[str, Array]:
         # No device runs the whole problem, so a lookup of it would only be a false miss.
-        whole = deferred(here, call.output_types(problem, inputs)) if is_certain else here
+        whole = deferred(as_now(here), call.output_types(problem, inputs)) if is_certain else here
         return partitioned(call, whole, on_shard, inputs)
 
     signature = get_op(call.op).to_signature(problem)

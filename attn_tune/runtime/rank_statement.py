@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from attn_tune.devices import environments
-from attn_tune.kernels.registry import kernels
+from attn_tune.kernels.registry import find_kernel
+from attn_tune.kernels.spec import PLATFORMS
 from attn_tune.packs.reader import Pack
 from attn_tune.runtime import misses
 from attn_tune.runtime.active.row_index import match_level
@@ -28,7 +29,6 @@ def statement_of(view: View) -> dict[str, str]:
         "attn-tune": environments.current_environment().attn_tune or "unknown",
         # A process that records its misses or warns of them answers them like the others.
         "misses": "are errors" if misses.miss_mode() is misses.MissMode.STRICT else "are answered",
-        **_software(),
         **view.overrides.statement,
     }
     if settings.determinism is not Determinism.USUAL:
@@ -42,22 +42,6 @@ def statement_of(view: View) -> dict[str, str]:
     return statement
 
 
-def _software() -> dict[str, str]:
-    """The kernels of this process and the libraries that they need: a row of one that is missing does not answer."""
-    specs = kernels().values()
-    needed = {module for spec in specs for module in spec.requires}
-    versioned = {library for spec in specs for library in spec.libraries} | {"triton"}
-    versions = {library: environments.distribution_version(library) for library in versioned}
-    installed = [f"{library} {version}" for library, version in sorted(versions.items()) if version]
-    if cudnn := environments.cudnn_version():
-        installed.append(f"cuDNN {cudnn}")
-    return {
-        "kernels": f"{len(specs)} ({digest_json(sorted(spec.id for spec in specs))[3:11]})",
-        "modules of kernels": ", ".join(sorted(filter(is_installed, needed))) or "none",
-        "libraries": ", ".join(installed) or "none",
-    }
-
-
 def device_statement(view: View, device: Device) -> dict[str, str]:
     """The facts of the device that a choice depends on: its kind and size, and how well it matches those of packs.
 
@@ -65,10 +49,24 @@ def device_statement(view: View, device: Device) -> dict[str, str]:
     """
     size = f"{device.units} units, {device.shared_bytes} B"
     statement = {"device": f"{device} ({device.platform} {device.family}, {size})"}
-    for name, source in _packs(view):
-        if source.pack is not None:
-            statement[name] = f"{source.pack} has {_seen_as(device, source.pack)}"
-    return statement
+    packs = [(name, source.pack) for name, source in _packs(view) if source.pack is not None]
+    for name, pack in packs:
+        statement[name] = f"{pack} has {_seen_as(device, pack)}"
+    return statement | _libraries(device, [pack for _, pack in packs])
+
+
+def _libraries(device: Device, packs: list[Pack]) -> dict[str, str]:
+    """The modules and libraries of the packs' kernels for this platform: rows of one that lacks them do not answer."""
+    found = {kernel: find_kernel(kernel) for pack in packs for kernel in pack.contracts}
+    specs = [spec for spec in found.values() if spec and device.platform in PLATFORMS.get(spec.backend, ())]
+    modules = {module: is_installed(module) for spec in specs for module in spec.requires}
+    versions = {name: environments.distribution_version(name) for spec in specs for name in spec.libraries}
+    lacking = sorted(kernel for kernel, spec in found.items() if spec is None)
+    return {
+        **{f"module {name}": "installed" if there else "not installed" for name, there in modules.items()},
+        **{f"library {name}": version or "not installed" for name, version in versions.items()},
+        **({"kernels of packs": f"without {', '.join(lacking)}"} if lacking else {}),
+    }
 
 
 def differences(statements: Mapping[int, Statement]) -> list[str]:

@@ -165,11 +165,15 @@ def scale_rows_fwd(problem, config, o):
 def scale_rows_bwd(problem, config, inputs):
     LAUNCHES.append(("bwd", problem.rows, config.block))
     o, dout = inputs
+    for part in PARTS:
+        part(o.x, dout)
     return {"x_bar": dout * o.weight, "slope": jnp.sum(dout * o.x, axis=0)}
 
 
 # Every trace of a kernel: its direction, the rows of its problem, the knob of its config.
 LAUNCHES: list = []
+# Calls of other ops that the backward of ``scale_rows`` is made of, by its operands and the cotangent.
+PARTS: list = []
 PROBES = (op_and_kernel("pair_sums", ("fwd",)), op_and_kernel("scale_rows", ("fwd", "bwd")))
 
 

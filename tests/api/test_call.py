@@ -18,6 +18,7 @@ from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.api.request import Request
 from attn_tune.schema.errors import UnsupportedError, UsageError
+from tests.api import probe_ops
 from tests.api.probe_ops import (
     LAUNCHES,
     PLAIN_PAIR_SUMS,
@@ -85,6 +86,41 @@ def test_a_block_around_a_call_holds_for_its_derivative_too(differentiated):
     LAUNCHES.clear()
     differentiated(lambda x: scale_rows(x, W).sum())(X)
     assert {block for *_, block in LAUNCHES} == {8}
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["block first", "block last"])
+def test_ops_that_a_kernel_is_made_of_share_no_trace_with_those_of_other_blocks(monkeypatch, is_first):
+    def of_block(x):
+        with attn_tune.use_config("pair_sums", "plain", {"block": 24}):
+            return scale_rows(x, W).sum()
+
+    def plain(x):
+        return scale_rows(x, W).sum()
+
+    def parts(loss):
+        LAUNCHES.clear()
+        jax.grad(loss)(X)
+        return [block for way, _, block in LAUNCHES if way == "pair_sums"]
+
+    monkeypatch.setattr(probe_ops, "PARTS", [pair_sums])
+    order = [of_block, plain] if is_first else [plain, of_block]
+    found = {loss: parts(loss) for loss in order}
+    assert found == {of_block: [24], plain: [8]}
+
+
+def test_a_kernel_may_open_a_block_of_its_own(monkeypatch):
+    def part(x, y):
+        with attn_tune.use_config("pair_sums", "plain", {"block": 32}):
+            return pair_sums(x, y)
+
+    def loss(x):
+        with attn_tune.use_config("pair_sums", "plain", {"block": 24}):
+            return scale_rows(x, W).sum()
+
+    monkeypatch.setattr(probe_ops, "PARTS", [part])
+    jax.grad(loss)(X)
+    assert ("pair_sums", 3, 32) in LAUNCHES
+    assert ("pair_sums", 3, 24) not in LAUNCHES
 
 
 def test_a_block_holds_where_a_plain_derivative_runs_the_forward_again():

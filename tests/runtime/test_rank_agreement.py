@@ -6,8 +6,10 @@ import types
 import pytest
 
 from attn_tune.runtime import rank_agreement, rank_statement
-from attn_tune.runtime.rank_statement import differences, statement_of
-from attn_tune.schema import DisagreementError, UsageError
+from attn_tune.runtime.active.settings import Settings, current_settings
+from attn_tune.runtime.active.view import View
+from attn_tune.runtime.rank_statement import device_statement, differences
+from attn_tune.schema import Device, DisagreementError, UsageError
 from tests.patience import PATIENCE_S
 from tests.runtime.jobs import run_job
 from tests.runtime.packbuilder import pack_files, row, sig, write_zip
@@ -184,25 +186,34 @@ def job(monkeypatch, clock):
 
 
 def view():
-    from attn_tune.runtime.active.settings import Settings
-    from attn_tune.runtime.active.view import View
-
     return View(Settings())
 
 
-def test_a_process_that_lacks_a_library_of_a_kernel_says_otherwise(monkeypatch):
-    here = statement_of(view())
-    assert here["modules of kernels"] != "none"
-    monkeypatch.setattr(rank_statement, "is_installed", lambda module: module == "fa4_jax")
-    monkeypatch.setattr(
-        rank_statement.environments, "distribution_version", lambda name: "0.1.0" if name == "fa4-jax" else ""
-    )
-    there = statement_of(view())
-    found = differences({0: here, 1: here, 2: there})
-    assert [line.split(";")[0] for line in found if "attn-tune" not in line] == [
-        "process 2: libraries is fa4-jax 0.1.0",
-        "process 2: modules of kernels is fa4_jax",
+H200 = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
+
+
+def test_a_process_that_lacks_a_library_of_a_packs_kernel_says_otherwise(monkeypatch):
+    shipped = View(current_settings())
+    here = device_statement(shipped, H200)
+    assert here["module cutlass"] == here["library fa4-jax"] == "not installed"
+    monkeypatch.setattr(rank_statement, "is_installed", lambda module: True)
+    monkeypatch.setattr(rank_statement.environments, "distribution_version", lambda name: "0.1.0")
+    there = device_statement(shipped, H200)
+    assert [line.split(";")[0] for line in differences({0: here, 1: here, 2: there})] == [
+        "process 2: library fa4-jax is 0.1.0",
+        "process 2: library nvidia-cutlass-dsl is 0.1.0",
+        "process 2: module cutlass is installed",
+        "process 2: module fa4_jax is installed",
     ]
+
+
+def test_libraries_that_no_kernel_of_the_platform_needs_are_no_difference(monkeypatch):
+    cpu = Device(platform="cpu", family="x86_64", variant="cpu-x86_64", units=2)
+    shipped = View(current_settings())
+    here = device_statement(shipped, cpu)
+    monkeypatch.setattr(rank_statement, "is_installed", lambda module: False)
+    assert device_statement(shipped, cpu) == here
+    assert not any(name.startswith(("module", "library")) for name in here)
 
 
 def test_an_error_stays(job, monkeypatch):

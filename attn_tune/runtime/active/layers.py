@@ -96,13 +96,20 @@ def reload() -> bool:
 @contextlib.contextmanager
 def in_force[T: (Pack, OverridesFile)](layer: T) -> Generator[T]:
     """Activate one pack or one file of overrides within a ``with`` block."""
+    with _only(_intern((layer, *_layers.get().layers))):
+        yield layer
+
+
+@contextlib.contextmanager
+def _only(layers: Layers) -> Generator[None]:
+    """Activate these layers and no others within a ``with`` block."""
     global _ever_used
     _ever_used = True
     before = _layers.get()
-    _layers.set(_intern((layer, *before.layers)))
+    _layers.set(layers)
     _sync()
     try:
-        yield layer
+        yield
     finally:
         # Not by a token: a finaliser may run in another context than the one that entered.
         _layers.set(before)
@@ -116,11 +123,6 @@ def current_view() -> View:
         if (earlier := _earlier.get()) is not None:
             return earlier
         layers = _in_force_now()
-    return _view_of(layers)
-
-
-def _view_of(layers: Layers) -> View:
-    """The view of these layers over the settings of now."""
     view = layers.view
     if view is None or view.settings is not settings._current:  # pyright: ignore[reportPrivateUsage]
         view = layers.view = View(current_settings(), layers.layers)
@@ -151,7 +153,7 @@ def as_now[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if current_view().layers == layers:
             return function(*args, **kwargs)
-        with viewing(_view_of(_intern(layers))):
+        with _only(_intern(layers)):
             return function(*args, **kwargs)
 
     return run

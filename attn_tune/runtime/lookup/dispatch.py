@@ -172,7 +172,6 @@ def explain(
     view = current_view()
     strict_by = misses.strict_by()
     question = _ask(op, direction, problem, device or current_device(), kernel, view)
-    untuned = heuristic(question)
     ignored = [
         Rejection(subject=f"pack {source.path}", reason=source.error)
         for source in view.settings.sources
@@ -189,6 +188,8 @@ def explain(
     except LockfileError as error:
         ignored, steps, choice = [Rejection(subject="everything", reason=str(error))], (), None
     answer = choice.answer if choice else None
+    # After the walk, which may have turned its config down.
+    untuned = heuristic(question)
     only = view.overrides.only
     refused_by = strict_by if answer and answer.is_miss else ""
     return Explanation(

@@ -89,7 +89,7 @@ class Question:
         spec = self.spec(row.kernel)
         if spec is None or self.direction not in spec.searches or spec.id in unimportable or missing(spec):
             return False
-        return not (self._forbidden(spec) or self.reluctance_of(spec) or self.other_bits(spec, row))
+        return not (self._forbidden(spec) or self.reluctance_of(spec) or self._bits_reason(spec, row))
 
     def reluctance_of(self, spec: KernelSpec) -> str | None:
         """The reason why this kernel does not answer unless it is asked for by name; None if it does."""
@@ -104,17 +104,20 @@ class Question:
 
         It needs the same leave as a kernel that declares this (``reluctance_of``).
         """
+        if reason := self._bits_reason(spec, row):
+            # Nor do the heuristics choose what was turned down here, while anything else can be had.
+            self._other_bits[spec.name, config_to_json(row.config)] = reason
+        return reason
+
+    def _bits_reason(self, spec: KernelSpec, row: Row) -> str | None:
         if row.repeatable is not False:
             return None
-        reason = self.forbidden_bits(row.repeatable)
-        if reason is None:
-            is_asked = self.kernel is not None or self.determinism is Determinism.WAIVED
-            if is_asked or spec.backend in LIBRARIES:
-                return None
-            reason = f"its bits differ from run to run; {_LEAVE}"
-        # Nor do the heuristics choose what was turned down here, while anything else can be had.
-        self._other_bits[spec.name, config_to_json(row.config)] = reason
-        return reason
+        if reason := self.forbidden_bits(row.repeatable):
+            return reason
+        is_asked = self.kernel is not None or self.determinism is Determinism.WAIVED
+        if is_asked or spec.backend in LIBRARIES:
+            return None
+        return f"its bits differ from run to run; {_LEAVE}"
 
     def forbidden_bits(self, repeatable: bool | None) -> str | None:
         """The reason why a job that requires determinism may not run a config whose bits differ, or None."""
@@ -246,9 +249,9 @@ def missing(spec: KernelSpec) -> str | None:
 
 @functools.cache
 def is_installed(module: str) -> bool:
-    """True if ``module`` can be imported. It is not imported."""
+    """True if ``module`` can be imported. It is not imported, only the packages around it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError):
-        # A missing parent package, or a module that was replaced by hand without a spec.
+    except Exception:
+        # A package around it is missing or raises anything, or a module was replaced by hand without a spec.
         return False

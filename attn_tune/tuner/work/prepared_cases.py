@@ -1,6 +1,7 @@
 """`PreparedCases`: the worker's store of prepared cases, made once and dropped when the sweep moves on."""
 
 import functools
+import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -11,6 +12,8 @@ from attn_tune.schema.errors import AttnTuneError, short
 from attn_tune.tuner.protocol import ConfigRef, Phase
 from attn_tune.tuner.work.case_functions import CaseFunctions, compile_case_functions
 from attn_tune.tuner.work.validate import Prepared
+
+logger = logging.getLogger(__name__)
 
 # Feature problems are tiny, and shared by many cases.
 _FEATURES_KEPT = 32
@@ -73,8 +76,7 @@ class PreparedCases:
 
         made = self._pool.submit(compile_case_functions, get_op(op), problem, direction)
         if jax.default_backend() != "cpu":
-            # As many programs again. A process that finds none in JAX's cache compiles what it needs.
-            self._pool.submit(lambda: made.result().compile_judgement())
+            self._pool.submit(_compile_judgement, made)
         return made
 
     def _foresee(self, op: str, problems: Iterable[Any], direction: str) -> None:
@@ -85,3 +87,11 @@ class PreparedCases:
             return
         for problem in problems:
             self._functions(op, problem, direction)
+
+
+def _compile_judgement(made: Future[CaseFunctions]) -> None:
+    """Compile what judges a case's outputs. It only saves time: what judges compiles what it does not find."""
+    try:
+        made.result().compile_judgement()
+    except Exception as error:
+        logger.debug("compiling ahead what judges outputs: %s: %s", type(error).__name__, error)

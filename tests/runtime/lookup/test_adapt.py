@@ -71,6 +71,16 @@ def test_the_winner_of_a_near_problem_is_one_that_the_job_allows(value, expected
     assert (answer.kernel, answer.config["block"], answer.rung) == (*expected, Rung.NEIGHBOUR)
 
 
+def test_a_config_of_another_problem_that_may_not_answer_is_an_untuned_one_all_the_same(adapting):
+    adapting(by_length)
+    # Of another length the untuned config is the one whose bits were seen to differ.
+    with use_pack(pack(row(sig(1024), HEURISTIC["block"], repeatable=False))):
+        answer = lookup(OP, sig(2048), device=H200)
+        explained = explain(OP, sig(2048), device=H200)
+    assert (answer.kernel, answer.config, answer.rung) == ("alpha", HEURISTIC, Rung.UNTUNED)
+    assert explained.heuristic.kernel == explained.answer.kernel == "alpha"
+
+
 def test_the_next_nearest_decision_is_asked_before_the_heuristic():
     with use_pack(pack(*decision(1100, 2000), *decision(1024, 64), *decision(1030, 128))):
         answer = lookup(OP, sig(1200), device=H200)
