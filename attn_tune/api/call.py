@@ -19,7 +19,7 @@ from attn_tune.api.direction import launched
 from attn_tune.api.meshes.deferred import as_varying
 from attn_tune.api.meshes.sharding import Inputs, sharded, sharded_by_types
 from attn_tune.api.request import Platform, Request, request_of
-from attn_tune.runtime.active.layers import as_now
+from attn_tune.runtime.active.layers import in_open_blocks
 from attn_tune.schema.errors import UsageError
 
 type Outputs = dict[str, Array]
@@ -109,5 +109,5 @@ def differentiable(call: Call, problem: Any, operands: Any, request: Request) ->
         gradients = made | call.more_gradients(inputs)
         return (operands._replace(**{name: gradients.get(name) for name in operands._fields}),)
 
-    function.defvjp(as_now(forward), as_now(backward))
+    function.defvjp(in_open_blocks(forward), in_open_blocks(backward))
     return function(as_varying(operands))

@@ -20,7 +20,7 @@ from attn_tune.ops.cached import cached
 from attn_tune.ops.contract import load
 from attn_tune.ops.marker import cut_name, marked, named_jit
 from attn_tune.ops.registry import get_op
-from attn_tune.runtime.active.layers import as_now, current_view, viewing
+from attn_tune.runtime.active.layers import current_view, in_open_blocks, viewing
 from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup import dispatch
 
@@ -35,7 +35,7 @@ def launched(call: Call, problem: Any, request: Request, direction: str, inputs:
     def run(inputs: Any) -> dict[str, Array]:
         return _run(call, problem, request, direction, inputs)
 
-    return guarded(call, problem, direction, fold_vmap(call, problem, as_now(run)))(inputs)
+    return guarded(call, problem, direction, fold_vmap(call, problem, in_open_blocks(run)))(inputs)
 
 
 def _run(call: Call, problem: Any, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
@@ -142,7 +142,7 @@ def _outputs(call: Call, launch: Callable, problem: Any, inputs: Any) -> dict[st
 def _in_manual(call: Call, launch: Callable, problem: Any) -> Callable[[Any], dict[str, Array]]:
     def run(inputs: Any) -> dict[str, Array]:
         # Another kernel may have to answer, while XLA compiles, for one whose library cannot be imported.
-        wanted = as_now(functools.partial(_outputs, call, launch, problem))
+        wanted = in_open_blocks(functools.partial(_outputs, call, launch, problem))
         return deferred(wanted, call.output_types(problem, inputs))(inputs)
 
     return named_jit(run, launch.__name__)
@@ -162,7 +162,7 @@ def _in_automatic(
 
     def run(inputs: Any) -> dict[str, Array]:
         # No device runs the whole problem, so a lookup of it would only be a false miss.
-        whole = deferred(as_now(here), call.output_types(problem, inputs)) if is_certain else here
+        whole = deferred(in_open_blocks(here), call.output_types(problem, inputs)) if is_certain else here
         return partitioned(call, whole, on_shard, inputs)
 
     signature = get_op(call.op).to_signature(problem)

@@ -21,9 +21,9 @@ An output that takes over an operand's buffer must keep the bits of every row th
 ``scalar``, of every such entry.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def compare(
         for name in outputs
         if _fits(name, outputs, reference, baseline)
     }
-    found = jax.device_get({name: one.function(*one.arguments) for name, one in measures.items() if one is not None})
+    found = jax.device_get({name: measure() for name, measure in measures.items() if measure is not None})
     return tuple(
         _judge(kinds[name], np.asarray(found[name]), outputs[name].dtype)
         if found.get(name) is not None
@@ -94,22 +94,18 @@ def compare(
 
 
 def compile_comparison(
+    outputs: Mapping[str, jax.ShapeDtypeStruct],
     reference: Mapping[str, jax.ShapeDtypeStruct],
     baseline: Mapping[str, jax.ShapeDtypeStruct],
     declared: Iterable[Output],
     originals: Mapping[str, jax.ShapeDtypeStruct] | None = None,
 ) -> None:
-    """Compile what ``compare`` runs on right outputs of such shapes, into JAX's compilation cache. Nothing is run.
-
-    Args:
-      reference, baseline, declared, originals: as for ``compare``, by their shapes.
-    """
-    outputs = {name: jax.ShapeDtypeStruct(reference[name].shape, x.dtype) for name, x in baseline.items()}
+    """Compile what ``compare`` runs on arrays of such shapes: the same arguments. Nothing is run."""
     for output in declared:
         if output.name in outputs:
-            one = _measure_of(output, outputs, reference, baseline, (originals or {}).get(output.name))
-            if one is not None:
-                compile_for(one.function, *one.arguments)
+            measure = _measure_of(output, outputs, reference, baseline, (originals or {}).get(output.name))
+            if measure is not None:
+                compile_for(measure.func, *measure.args)
 
 
 def _fits(name: str, outputs: Mapping[str, Array], *answers: Mapping[str, Array]) -> bool:
@@ -118,32 +114,29 @@ def _fits(name: str, outputs: Mapping[str, Array], *answers: Mapping[str, Array]
     return x.shape == reference[name].shape and x.dtype == baseline[name].dtype
 
 
-class _Measure(NamedTuple):
-    """A jitted function: norm and row error of the kernel and of the baseline, or a count of wrong entries."""
-
-    function: Callable[..., Array]
-    arguments: tuple[Any, ...]
-
-
 def _measure_of(
     output: Output,
     outputs: Mapping[str, Any],
     reference: Mapping[str, Any],
     baseline: Mapping[str, Any],
     original: Any,
-) -> _Measure | None:
-    """The measure of one output, of arrays or their shapes; None: another output, its scale, is missing."""
+) -> partial[Array] | None:
+    """A jitted function of arrays, or of their shapes: the measure of one output.
+
+    It gives the norm and row error of the kernel and of the baseline, or a count of wrong entries. None where another
+    output, its scale, is missing.
+    """
     x, exact, plain = (arrays[output.name] for arrays in (outputs, reference, baseline))
     if output.kind is OutputKind.INDEX and output.scores:
-        return _Measure(_scores_missed, (x, exact, plain, reference[output.scores]))
+        return partial(_scores_missed, x, exact, plain, reference[output.scores])
     if output.kind is OutputKind.QUANTISED:
         if output.scale and output.scale not in outputs:
             return None
         ours, theirs = (arrays.get(output.scale) for arrays in (outputs, baseline))
-        return _Measure(_dequantised_errors, (x, ours, plain, theirs, exact, original))
+        return partial(_dequantised_errors, x, ours, plain, theirs, exact, original)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return _Measure(_count_wrong, (x, exact, output.kind is OutputKind.INDEX and not output.ordered))
-    return _Measure(_measure, (x, plain, exact, original, output.kind))
+        return partial(_count_wrong, x, exact, output.kind is OutputKind.INDEX and not output.ordered)
+    return partial(_measure, x, plain, exact, original, output.kind)
 
 
 def _judge(output: Output, measures: np.ndarray, dtype: jnp.dtype) -> OutputError:

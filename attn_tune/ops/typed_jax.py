@@ -16,7 +16,7 @@ def jit[**P, T](function: Callable[P, T], static_argnums: int | tuple[int, ...] 
 def compile_for(function: Callable[..., object], *arguments: object) -> None:
     """Compile the result of ``jit`` for arguments whose arrays may be shapes alone. Nothing is run.
 
-    Its calls do not know of it; they find the program in JAX's compilation cache, where that is on.
+    Later calls with such arguments find the program compiled.
     """
     function.lower(*arguments).compile()  # pyright: ignore[reportFunctionMemberAccess]
 

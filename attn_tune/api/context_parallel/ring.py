@@ -23,7 +23,7 @@ from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Res
 from attn_tune.ops.flash_attention.options import Options
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.masks.mask_info import MaskInfo
-from attn_tune.runtime.active.layers import as_now
+from attn_tune.runtime.active.layers import in_open_blocks
 
 # The lse of queries whose result does not count: every weight that it leaves is zero, and no kernel makes NaN of it.
 _NOTHING = 1e30
@@ -106,7 +106,7 @@ def ring(
         local, kept = saved
         return (_backward(settings, planned(), local, Residuals(*kept), *cotangents),)
 
-    function.defvjp(as_now(forward), as_now(backward))
+    function.defvjp(in_open_blocks(forward), in_open_blocks(backward))
     return function(local)
 
 

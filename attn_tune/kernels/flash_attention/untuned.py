@@ -51,7 +51,7 @@ _FUSED_ROWS, _FUSED_LENGTH, _FUSED_GROUPS = 524288, 4096, range(1, 9)
 # where query heads share keys, whose gradients it adds in order too), and this part of that of `triton_hopper` for long
 # forwards without a mask.
 _FA4_OF_CUDNN = {"fa4": {64: 0.82, 128: 0.89}, "fa4_deterministic": {64: 0.89, 128: 0.99}}
-_FA4_IN_ORDER_GROUPED = {64: 0.89, 128: 1.03}
+_FA4_OF_CUDNN_GROUPED = _FA4_OF_CUDNN | {"fa4_deterministic": {64: 0.89, 128: 1.03}}
 _FA4_OF_HOPPER = 0.96
 _FA4_ROWS, _FA4_LENGTH, _FA4_FORWARD_LENGTH = 262144, 1024, 4096
 # What a problem has that has nothing but a causal mask, or none.
@@ -115,9 +115,7 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
     if _fused_was_raced(problem):
         found["triton_hopper_fused"] = _FUSED_OF_CUDNN * found["cudnn"]
     if _fa4_was_raced(problem):
-        parts = dict(_FA4_OF_CUDNN)
-        if problem.group_size > 1:
-            parts["fa4_deterministic"] = _FA4_IN_ORDER_GROUPED
+        parts = _FA4_OF_CUDNN if problem.group_size == 1 else _FA4_OF_CUDNN_GROUPED
         found |= {name: part[problem.head_dim] * found["cudnn"] for name, part in parts.items()}
     return found
 

@@ -96,12 +96,12 @@ def reload() -> bool:
 @contextlib.contextmanager
 def in_force[T: (Pack, OverridesFile)](layer: T) -> Generator[T]:
     """Activate one pack or one file of overrides within a ``with`` block."""
-    with _only(_intern((layer, *_layers.get().layers))):
+    with _with_layers(_intern((layer, *_layers.get().layers))):
         yield layer
 
 
 @contextlib.contextmanager
-def _only(layers: Layers) -> Generator[None]:
+def _with_layers(layers: Layers) -> Generator[None]:
     """Activate these layers and no others within a ``with`` block."""
     global _ever_used
     _ever_used = True
@@ -141,11 +141,11 @@ def viewing(view: View) -> Generator[None]:
         _earlier.reset(token)
 
 
-def as_now[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """``function``, whose lookups are answered within the blocks that are open now, whenever it runs.
+def in_open_blocks[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, made to run within the ``with`` blocks of packs and overrides that are open now.
 
-    JAX traces the forward of a derivative, its backward and what ``vmap`` makes of a call when the block in which the
-    call stands has ended. Settings of the process are those of then.
+    JAX traces the forward of a derivative, its backward and what ``vmap`` makes of a call after the block around the
+    call has ended. Settings of the process are those of the moment it runs, so that ``reload`` is seen.
     """
     layers = current_view().layers
 
@@ -153,7 +153,7 @@ def as_now[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if current_view().layers == layers:
             return function(*args, **kwargs)
-        with _only(_intern(layers)):
+        with _with_layers(_intern(layers)):
             return function(*args, **kwargs)
 
     return run

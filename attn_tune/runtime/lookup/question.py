@@ -74,10 +74,10 @@ class Question:
         """The reason why this kernel cannot do the problem here, or None; asked once."""
         if spec.name not in self._refusals:
             reason = unsupported(spec, self.problem, self.direction, self.device)
-            self._refusals[spec.name] = reason or self._forbidden(spec)
+            self._refusals[spec.name] = reason or self._not_deterministic(spec)
         return self._refusals[spec.name]
 
-    def _forbidden(self, spec: KernelSpec) -> str | None:
+    def _not_deterministic(self, spec: KernelSpec) -> str | None:
         """The reason why a job that requires determinism may not use this kernel, or None."""
         why = spec.searches[self.direction].nondeterministic
         if why and self.determinism is Determinism.REQUIRED:
@@ -87,9 +87,9 @@ class Question:
     def takes_part(self, row: Row) -> bool:
         """As ``Judge.takes_part``."""
         spec = self.spec(row.kernel)
-        if spec is None or self.direction not in spec.searches or spec.id in unimportable or missing(spec):
+        if spec is None or lacking(spec, self.direction):
             return False
-        return not (self._forbidden(spec) or self.reluctance_of(spec) or self._bits_reason(spec, row))
+        return not (self._not_deterministic(spec) or self.reluctance_of(spec) or self._bits_reason(spec, row))
 
     def reluctance_of(self, spec: KernelSpec) -> str | None:
         """The reason why this kernel does not answer unless it is asked for by name; None if it does."""
@@ -226,11 +226,16 @@ def resolve(op: str, kernel: str) -> KernelSpec:
 
 def unsupported(spec: KernelSpec, problem: Any, direction: str, device: Device) -> str | None:
     """The reason why ``spec`` cannot do ``problem`` here, or None: a direction or a module is missing, or its own."""
+    return lacking(spec, direction) or spec.unsupported(problem, direction, device)
+
+
+def lacking(spec: KernelSpec, direction: str) -> str | None:
+    """The reason why ``spec`` can do no problem at all here: it lacks the direction, or a module; None if it may."""
     if direction not in spec.searches:
         return f"it has no {direction}"
     if spec.id in unimportable:
         return f"a library of it cannot be imported: {unimportable[spec.id]}"
-    return missing(spec) or spec.unsupported(problem, direction, device)
+    return missing(spec)
 
 
 def runs_on(spec: KernelSpec, device: Device) -> bool:

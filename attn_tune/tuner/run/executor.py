@@ -225,6 +225,7 @@ class IsolatedExecutor:
         self._send(worker, ref, lowered)
 
     def _send(self, worker: WorkerProcess, ref: ConfigRef, lowered: Lowered) -> None:
+        """Send ``worker`` a program to compile in the background."""
         # If the worker is gone, the thread that waits for its answer finds out.
         with contextlib.suppress(WorkerDied):
             self._loaded.add(ref.key)

@@ -36,7 +36,7 @@ class CaseFunctions:
     shapes: tuple[Any, Mapping[str, Any], Mapping[str, Any]]
 
     def compile_judgement(self) -> None:
-        """Compile what judges the outputs of a kernel, into JAX's compilation cache. Nothing is run."""
+        """Compile what judges the outputs of a kernel, so that it is there when they are. Nothing is run."""
         inputs, reference, baseline = self.shapes
         declared = self.op.outputs(self.problem, self.direction)
         compile_judgement(reference, baseline, declared, _originals(declared, inputs))

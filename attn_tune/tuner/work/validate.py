@@ -134,15 +134,15 @@ def _no_number(dtype: Any) -> Any:
 def compile_judgement(
     reference: Mapping[str, Any], baseline: Mapping[str, Any], declared: Sequence[Output], originals: Mapping[str, Any]
 ) -> None:
-    """Compile what ``validate`` runs on all outputs of one case, given by shapes, into JAX's compilation cache."""
+    """Compile what ``validate`` runs on the outputs of one case, given by shapes, so that it finds it compiled."""
     import jax
 
     from attn_tune.ops.tolerance import compile_comparison
     from attn_tune.ops.typed_jax import compile_for
 
-    compile_comparison(reference, baseline, declared, originals)
     names = (output.name for output in declared)
     outputs = {n: jax.ShapeDtypeStruct(reference[n].shape, baseline[n].dtype) for n in names if n in baseline}
+    compile_comparison(outputs, reference, baseline, declared, originals)
     compile_for(_same_bits(), outputs, outputs)
 
 
