@@ -41,22 +41,26 @@ _PLACES: dict[str, dict[str, int]] = {
 KNOWN = frozenset(kernel for places in _PLACES.values() for kernel in places)
 # The kernels that ``_order`` may hold.
 _TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fused", "fa4", "fa4_deterministic")
-# `triton_hopper_fused` has no fitted figures. In races (benchmarks/results/h200/flash_backward*.json) it took at most
-# this part of cuDNN's time (0.79 to 0.88), with so many rows of all query heads, in sequences so long, 1 to 8 query
-# heads a key head; with a fourth of the rows it took 1.01 times cuDNN's.
-_FUSED_OF_CUDNN = 0.88
-_FUSED_ROWS, _FUSED_LENGTH, _FUSED_GROUPS = 524288, 4096, range(1, 9)
-# Nor have the kernels of FlashAttention-4: in finals (benchmarks/results/h200/sweep_fa4.txt) and a race
-# (fa4_peers.md) they took at most about these parts, by head dim, of cuDNN's time backward (the deterministic one more
-# where query heads share keys, whose gradients it adds in order too), and this part of that of `triton_hopper` for long
-# forwards without a mask.
-_FA4_OF_CUDNN = {"fa4": {64: 0.82, 128: 0.89}, "fa4_deterministic": {64: 0.89, 128: 0.99}}
-_FA4_OF_CUDNN_GROUPED = _FA4_OF_CUDNN | {"fa4_deterministic": {64: 0.89, 128: 1.03}}
+# `triton_hopper_fused` has no fitted figures. In races and finals (benchmarks/results/h200/flash_backward*.json and
+# sweep_fa4.txt) it took at most this part of cuDNN's time (0.79 to 0.88) with heads of 64 and so many rows of all query
+# heads, 1 to 8 query heads a key head; with fewer rows it took 1.01 times cuDNN's. Where cuDNN cannot, for a soft cap,
+# dropout, documents or a causal mask over longer keys, it took 0.74 to 0.91 times that of `triton`.
+_FUSED_OF_CUDNN, _FUSED_ROWS = 0.88, 524288
+_FUSED_OF_TRITON, _FUSED_FEATURED_ROWS, _FUSED_FEATURED_KEYS = 0.91, 262144, 4096
+_FUSED_GROUPS, _FUSED_HEAD_DIMS = range(1, 9), (64, 128)
+# Nor have the kernels of FlashAttention-4: in finals (sweep_fa4.txt) and a race (fa4_peers.md) they took at most about
+# these parts, by head dim, of cuDNN's time backward (the deterministic one more where query heads share keys, whose
+# gradients it adds in order too), and this part of that of `triton_hopper` for forwards over many keys without a mask.
+_FA4_OF_CUDNN = {"fa4": {64: 0.85, 128: 0.91}, "fa4_deterministic": {64: 0.86, 128: 0.99}}
+_FA4_OF_CUDNN_GROUPED = _FA4_OF_CUDNN | {"fa4_deterministic": {64: 0.97, 128: 1.06}}
 _FA4_OF_HOPPER = 0.96
-_FA4_ROWS, _FA4_LENGTH, _FA4_FORWARD_LENGTH = 262144, 1024, 4096
-# What a problem has that has nothing but a causal mask, or none.
+_FA4_ROWS, _FA4_FORWARD_KEYS = 262144, 4096
+# Sequences of all these races are so long.
+_RACED_LENGTH = 1024
+# What a problem has that has nothing but a causal mask, or none, and sinks, which cost nothing.
 _SIZES = ("batch", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "v_head_dim", "scale", "dtype")
-_SIZES += ("needs_lse", "has_lse_gradient")
+_PLAIN = (*_SIZES, "causal", "has_sinks", "needs_lse", "has_lse_gradient")
+_FEATURES = ("soft_cap", "dropout_rate", "has_segments", "has_lengths")
 # The place of the first kernel that goes by its expected time.
 _FIRST = 70
 # Microseconds up to which reading all keys of packed documents takes less than finding those that count.
@@ -100,7 +104,7 @@ def _forward_us(problem: Problem, device: Device) -> dict[str, float]:
         "cudnn": costs.launch_us(costs.Launch("cudnn/fwd", ()), problem, device),
     }
     found = {k: us + costs.call_us(f"{k}/fwd", problem, device) for k, us in launches.items()}
-    if _fa4_was_raced(problem) and not problem.causal and problem.q_len >= _FA4_FORWARD_LENGTH:
+    if _fa4_was_raced(problem) and not problem.causal and problem.kv_len >= _FA4_FORWARD_KEYS:
         found["fa4"] = _FA4_OF_HOPPER * found["triton_hopper"]
     return found | {"triton_split": _split_us(problem, device)}
 
@@ -112,30 +116,37 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
         "cudnn": costs.launch_us(costs.Launch("cudnn/bwd", ()), problem, device),
     }
     found = {k: us + costs.call_us(f"{k}/bwd", problem, device) for k, us in launches.items()}
-    if _fused_was_raced(problem):
-        found["triton_hopper_fused"] = _FUSED_OF_CUDNN * found["cudnn"]
-    if _fa4_was_raced(problem):
+    if part := _fused_part(problem):
+        reference, share = part
+        found["triton_hopper_fused"] = share * found[reference]
+    if _fa4_was_raced(problem, "soft_cap"):
         parts = _FA4_OF_CUDNN if problem.group_size == 1 else _FA4_OF_CUDNN_GROUPED
         found |= {name: part[problem.head_dim] * found["cudnn"] for name, part in parts.items()}
     return found
 
 
-def _fused_was_raced(problem: Problem) -> bool:
-    """Whether ``triton_hopper_fused`` was raced at the like: long rows, causal or not, heads of 64."""
-    is_like = _is_plain(problem, _FUSED_LENGTH, _FUSED_ROWS)
-    return is_like and costs.width(problem) == 64 and problem.group_size in _FUSED_GROUPS
+def _fused_part(problem: Problem) -> tuple[str, float] | None:
+    """Whose time ``triton_hopper_fused`` takes a part of, and which; None where it was not raced at the like."""
+    if costs.width(problem) not in _FUSED_HEAD_DIMS or problem.group_size not in _FUSED_GROUPS:
+        return None
+    if problem.q_len == problem.kv_len and _is_like(problem, _FUSED_ROWS) and costs.width(problem) == 64:
+        return "cudnn", _FUSED_OF_CUDNN
+    has_feature = any(getattr(problem, name) for name in _FEATURES) or (problem.causal and problem.offset > 0)
+    if has_feature and problem.kv_len >= _FUSED_FEATURED_KEYS and _is_like(problem, _FUSED_FEATURED_ROWS, *_FEATURES):
+        return "triton", _FUSED_OF_TRITON
+    return None
 
 
-def _fa4_was_raced(problem: Problem) -> bool:
-    """Whether the kernels of FlashAttention-4 were raced at the like: causal or not, heads of 64 and 128."""
-    is_like = _is_plain(problem, _FA4_LENGTH, _FA4_ROWS)
+def _fa4_was_raced(problem: Problem, *features: str) -> bool:
+    """Whether the kernels of FlashAttention-4 were raced at the like: heads of 64 and 128."""
+    is_like = _is_like(problem, _FA4_ROWS, *features)
     return is_like and problem.head_dim == problem.v_head_dim and problem.head_dim in _FA4_OF_CUDNN["fa4"]
 
 
-def _is_plain(problem: Problem, length: int, rows: int) -> bool:
-    """Whether it has a causal mask or none, sequences of ``length`` and ``rows`` rows of all query heads, or more."""
-    plain = Problem(**{name: getattr(problem, name) for name in _SIZES}, causal=problem.causal)
-    is_long = problem.q_len == problem.kv_len >= length
+def _is_like(problem: Problem, rows: int, *features: str) -> bool:
+    """Whether it has no feature but these, long sequences, and at least ``rows`` rows of all query heads."""
+    plain = Problem(**{name: getattr(problem, name) for name in (*_PLAIN, *features)})
+    is_long = problem.q_len >= _RACED_LENGTH and problem.offset >= 0
     return problem == plain and is_long and problem.batch * problem.num_q_heads * problem.q_len >= rows
 
 
