@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from attn_tune.packs.archive import MANIFEST, QUARANTINE, SIGNED, SUFFIX, SUMS, is_pack, list_files, zip_bytes
+from attn_tune.packs.archive import HEAD, MANIFEST, QUARANTINE, SIGNED, SUFFIX, SUMS, is_pack, list_files, zip_bytes
 from attn_tune.packs.override_entries import Entry
 from attn_tune.packs.override_files import OverridesFile
 from attn_tune.packs.plain_files import exchange, write_whole
@@ -81,16 +81,18 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     empty = path.is_dir() and not any(path.iterdir())
     if path.is_dir() == (path.suffix == SUFFIX) or not (empty or (is_pack(path) and not _is_foreign(path))):
         raise StorageError(
-            f"{path} is not a pack of this kind, so it is not overwritten; move it away, or choose another path"
+            f"{path} is not a pack of this kind, or holds other files too, so it is not overwritten; move it away, or "
+            "choose another path"
         )
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file has only the name of a pack: no manifest can be read in it, so it may be anything."""
+    """Whether something has only the name of a pack, or holds files that no pack has, which would be lost."""
     try:
-        return path.is_file() and MANIFEST not in list_files(path).names
+        names = set(list_files(path).names)
     except (IntegrityError, OSError):
         return True
+    return not {MANIFEST, SUMS} <= names or any(n not in HEAD and not n.startswith("shards/") for n in names)
 
 
 def pack_files(

@@ -160,3 +160,20 @@ def test_a_file_that_is_only_called_a_pack_is_not_overwritten(tmp_path):
     path.write_text("precious")
     with pytest.raises(StorageError, match="not overwritten"):
         check_target(path, overwrite=True)
+
+
+def test_a_folder_that_holds_more_than_a_pack_is_not_overwritten(tmp_path):
+    site = tmp_path / "web"
+    (site / "src").mkdir(parents=True)
+    (site / MANIFEST).write_text('{"name": "my web app"}')
+    (site / "src/app.js").write_text("code")
+    mine = write_folder(tmp_path / "mine", pack_files([row(sig(1024))]))
+    check_target(mine, overwrite=True)
+    (mine / "NOTES.md").write_text("precious")
+    for path in (site, mine):
+        with pytest.raises(StorageError, match="or holds other files too, so it is not overwritten"):
+            check_target(path, overwrite=True)
+    (mine / "NOTES.md").unlink()
+    # A broken one has nothing to lose.
+    (mine / "SHA256SUMS").write_text("")
+    check_target(mine, overwrite=True)
