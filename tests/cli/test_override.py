@@ -136,6 +136,38 @@ def test_explain_says_that_strict_jobs_refuse_a_miss(monkeypatch):
     assert (misspelled.exit_code, "strickt" in misspelled.stderr) == (2, True)
 
 
+def test_explain_names_the_entry_that_leaves_nothing(home):
+    file = home / "never.json"
+    asked = ["flash_attention/v1 b=1 t=77 s=77 n=2 k=2 h=64 v=64 dtype=float32", "-d", "fwd", "--device", "cpu"]
+    override("add", "never", "flash_attention/xla", "--reason", "crashes", "--file", file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTN_TUNE_OVERRIDES", str(file))
+        told = run("explain", *asked)
+        reason = f"an override forbids it: crashes ({file})"
+        assert (told.exit_code, reason in " ".join(told.stdout.split())) == (1, True)
+        (turned_down,) = json.loads(run("explain", *asked, "--json").stdout)["fwd"]["turned_down"]
+    assert turned_down == {"subject": "untuned config of flash_attention/xla", "reason": reason}
+
+
+def test_check_asks_with_the_determinism_of_a_job(home, monkeypatch):
+    lock = home / "job.json"
+    monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "0")
+    backward = ["--grid", "peers", "--point", "h64-gqa4/4x4k", "-d", "bwd", "--device", "nvidia-h200"]
+    override("freeze", lock, *backward)
+    assert "triton_hopper_fused" in lock.read_text()
+    for value, code in (("0", 0), ("1", 1)):
+        monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", value)
+        checked = override("check", lock)
+        assert (checked.exit_code, "it is not deterministic" in checked.stdout) == (code, bool(code))
+
+
+def test_freeze_says_that_another_machine_would_answer_otherwise(home, monkeypatch):
+    monkeypatch.setattr("attn_tune.kernels.flash_attention.cudnn.limits.cudnn_version", lambda: None)
+    told = override("freeze", home / "job.json", "--grid", "peers", "--point", "h256-full/4x4k", *FREEZE[-2:])
+    assert told.exit_code == 0
+    assert "1 of 2 answers would be of cudnn on nvidia-h200: this machine lacks what" in " ".join(told.stderr.split())
+
+
 class Ties(FakeExecutor):
     """A device on which every config takes the same time."""
 

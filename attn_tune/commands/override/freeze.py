@@ -56,7 +56,7 @@ def command(
     json: options.Json = False,
 ) -> None:
     from attn_tune.ops.registry import get_op
-    from attn_tune.runtime.lookup.dispatch import lookup
+    from attn_tune.runtime.lookup.dispatch import explain, lookup
     from attn_tune.runtime.lookup.question import AUTO
     from attn_tune.runtime.overrides.freeze import freeze_answers
 
@@ -86,6 +86,13 @@ def command(
     if len(missing) > SHOWN:
         output.note(f"left out: {len(missing) - SHOWN} more (--json lists them)")
     named = kernel.rpartition("/")[2] if kernel not in (None, AUTO) else ""
+    rows = [explain(a.op, a.signature, a.direction, device=target, kernel=kernel).unmet for a in answers]
+    if unmet := [row for step in rows if step is not None and (row := step.row) is not None]:
+        names = ", ".join(sorted({row.kernel for row in unmet}))
+        output.note(
+            f"{len(unmet)} of {counted(len(answers), 'answer')} would be of {names} on {target}: this machine lacks "
+            "what these kernels need, so freeze on one like those of the job"
+        )
     written = freeze_answers(path, ((named, target, answer) for answer in answers))
     if json:
         result = {"path": path, "digest": written.digest, "entries": len(written.entries)}

@@ -189,7 +189,7 @@ def explain(
         ignored, steps, choice = [Rejection(subject="everything", reason=str(error))], (), None
     answer = choice.answer if choice else None
     # After the walk, which may have turned its config down.
-    untuned = heuristic(question)
+    untuned, turned_down = heuristic(question)
     only = view.overrides.only
     refused_by = strict_by if answer and answer.is_miss else ""
     return Explanation(
@@ -202,6 +202,7 @@ def explain(
         kernels=question.refusals(),
         able=tuple(s.id for s in untuned_order(question)),
         absent=tuple(s.id for s in question.specs if not runs_on(s, question.device)),
+        turned_down=turned_down,
         heuristic=untuned.answer if untuned else None,
         answer=None if refused_by else answer,
         refused_by=refused_by,
@@ -212,16 +213,21 @@ def explain(
 
 
 def _unmet(question: Question, steps: tuple[Step, ...]) -> Step | None:
-    """The first exact row of a kernel that cannot run here, where the device is not this machine's.
+    """The first exact row that the job allows of a kernel that cannot run here, where the device is another one.
 
     On such a device the kernel did this very problem, so what refuses it is the software of this machine.
     """
     for step in steps:
         if step.rung is not Rung.EXACT or step.rejected is None or step.row is None:
             continue
-        spec = question.spec(step.row.kernel)
-        if spec is not None and question.refusal_of(spec) is not None:
-            return step if question.device.variant != current_device().variant else None
+        spec, row = question.spec(step.row.kernel), step.row
+        if spec is None or question.overrides.broken or question.barred(spec, row):
+            continue
+        if question.overrides.forbidding(question.asked, spec.name, row.config):
+            continue
+        if question.refusal_of(spec) is not None:
+            # Last: it imports jax.
+            return None if question.device.variant == current_device().variant else step
     return None
 
 

@@ -34,6 +34,7 @@ class Explanation:
       kernels: kernels that cannot do the problem here, with the reason.
       able: kernels, by id, that can, in the order in which they are asked for an untuned config.
       absent: those of ``kernels``, by id, that can do nothing on the device; the text has one line for all.
+      turned_down: untuned configs, by kernel, that may not answer, with the reason.
       heuristic: what would run untuned; None where nothing supports the problem.
       answer: what runs; None likewise, and where the call is refused.
       refused_by: the setting by which the call, a miss, raises ``NoDataError``; ``""`` where it does not.
@@ -52,6 +53,7 @@ class Explanation:
     kernels: tuple[Rejection, ...]
     able: tuple[str, ...]
     absent: tuple[str, ...]
+    turned_down: tuple[Rejection, ...]
     heuristic: Answer | None
     answer: Answer | None
     refused_by: str = ""
@@ -80,8 +82,8 @@ class Explanation:
         table = [_ignored(r) for r in self.ignored] + [_step(s) for s in self.steps]
         if not self.steps and not self.ignored:
             table.append(("packs", "none holds rows"))
+        table += [(r.subject, f"rejected: {r.reason}") for r in self.turned_down]
         if self.heuristic is not None:
-            table += [(r.subject, f"rejected: {r.reason}") for r in self.heuristic.rejected]
             table.append(("untuned", self._untuned(self.heuristic)))
             table += self._behind(self.heuristic) if every else ()
         folded = () if every else self.absent
@@ -102,8 +104,8 @@ class Explanation:
         if self.unmet is not None and self.unmet.row is not None:
             row = self.unmet.row
             lines += _folded(
-                f"This machine has no {self.device}, and lacks what {row.kernel} needs. A job on one, with the "
-                f"software that the row was measured with, gets: {row.kernel} {config_words(row.config)}",
+                f"This machine has no {self.device}, and lacks what {row.kernel} needs. A job on one that has it, with "
+                f"the extras that are installed here, gets: {row.kernel} {config_words(row.config)}",
                 width,
                 0,
             )
@@ -115,7 +117,7 @@ class Explanation:
         """The kernels that would be asked only if the untuned one could not."""
         order = [name.rpartition("/")[2] for name in self.able]
         for before, name in itertools.pairwise(order[order.index(heuristic.kernel) :]):
-            if not any(r.subject == f"untuned config of {self.op}/{name}" for r in heuristic.rejected):
+            if not any(r.subject == f"untuned config of {self.op}/{name}" for r in self.turned_down):
                 yield f"kernel {self.op}/{name}", f"can do it; behind {before} in the untuned order"
 
     def _untuned(self, heuristic: Answer) -> str:

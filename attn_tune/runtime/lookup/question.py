@@ -89,7 +89,11 @@ class Question:
         spec = self.spec(row.kernel)
         if spec is None or lacking(spec, self.direction):
             return False
-        return not (self._not_deterministic(spec) or self.reluctance_of(spec) or self._bits_reason(spec, row))
+        return not self.barred(spec, row)
+
+    def barred(self, spec: KernelSpec, row: Row) -> str | None:
+        """The reason why the job's wish for determinism turns a row of this kernel down, or None."""
+        return self._not_deterministic(spec) or self.reluctance_of(spec) or self._bits_reason(spec, row)
 
     def reluctance_of(self, spec: KernelSpec) -> str | None:
         """The reason why this kernel does not answer unless it is asked for by name; None if it does."""

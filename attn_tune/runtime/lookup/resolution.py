@@ -70,7 +70,7 @@ def resolve_question(question: Question, view: View, *, with_nearest: bool = Fal
     rejected = Walk(None, steps).rejected
     if walked.match is not None:
         return Resolved(_from_match(question, walked.match, rejected), steps)
-    return Resolved(heuristic(question, rejected), steps)
+    return Resolved(heuristic(question, rejected)[0], steps)
 
 
 def untuned_order(question: Question) -> list[KernelSpec]:
@@ -80,8 +80,10 @@ def untuned_order(question: Question) -> list[KernelSpec]:
     return sorted(able, key=lambda s: (-place(s, *asked), s.name))
 
 
-def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> Choice | None:
-    """The untuned choice: of the kernels that can, the one its platform prefers; None if none can.
+def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> tuple[Choice | None, tuple[Rejection, ...]]:
+    """The untuned choice: of the kernels that can, the one its platform prefers; None if none can. And who could not.
+
+    ``rejected`` are those before; what is turned down here follows them.
 
     A heuristic must be feasible; one that is not, or is forbidden, passes to the next kernel all the same. One that
     a row was turned down for, for its bits, comes last: without that row it would have answered, and a row must not
@@ -101,13 +103,13 @@ def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> Choic
         bits = question.unwanted_bits(spec, config)
         if reason is None and bits is None:
             answer = plain_answer(question, spec, config, Rung.UNTUNED, rejected=rejected)
-            return Choice(spec, config, answer)
+            return Choice(spec, config, answer), rejected
         if reason is None and last is None and question.determinism is not Determinism.REQUIRED:
             more = {"rejected": rejected, "repeatable": False}
             last = Choice(spec, config, plain_answer(question, spec, config, Rung.UNTUNED, **more))
         turned_down = Rejection(subject=f"untuned config of {spec.id}", reason=reason or bits or "")
         rejected = (*rejected, turned_down)
-    return last
+    return last, rejected
 
 
 def plain_answer(question: Question, spec: KernelSpec, config: Any, rung: Rung, **more: Any) -> Answer:
@@ -127,10 +129,8 @@ def plain_answer(question: Question, spec: KernelSpec, config: Any, rung: Rung, 
 def nothing_supports(question: Question, steps: tuple[Step, ...] = ()) -> UnsupportedError:
     """The error of a question that nothing can answer, with every reason."""
     reasons = [f"{r.subject}: {r.reason}" for r in question.refusals()]
-    for spec in question.specs:
-        if question.refusal_of(spec) is None and question.reluctance_of(spec) is None:
-            reasons.append(f"{spec.id}: its untuned config cannot be made, may not run or is forbidden by an override")
-    reasons += [f"{r.subject}: {r.reason}" for r in Walk(None, steps).rejected]
+    _, turned_down = heuristic(question)
+    reasons += [f"{r.subject}: {r.reason}" for r in (*turned_down, *Walk(None, steps).rejected)]
     what = f"the {question.direction} of {question.signature} on {question.device}"
     if question.kernel:
         return UnsupportedError(f"{question.kernel} cannot do {what}: {'; '.join(reasons) or 'it is not registered'}")

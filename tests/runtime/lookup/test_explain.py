@@ -8,7 +8,7 @@ import pytest
 
 from attn_tune.devices.identity import current_device
 from attn_tune.runtime import misses
-from attn_tune.runtime.active.layers import use_pack
+from attn_tune.runtime.active.layers import reload, use_overrides, use_pack
 from attn_tune.runtime.lookup.dispatch import explain
 from attn_tune.schema import UsageError
 from tests.runtime.lookup.toy_op import pack
@@ -122,6 +122,22 @@ def test_a_row_that_only_this_machines_software_turns_down_is_told_apart():
     assert "This machine" not in str(near), "of another problem nothing is known there either"
     assert "CHOSEN (nothing stored answers)" in str(here)
     assert "This machine" not in str(here)
+
+
+def test_what_the_job_forbids_is_not_promised_for_another_machine(tmp_path, monkeypatch):
+    asked = {"device": H200}
+    with use_pack(pack(row(sig(1024), 64, kernel="absent", repeatable=False))):
+        monkeypatch.setenv("ATTN_TUNE_DETERMINISTIC", "1")
+        reload()
+        assert explain(OP, sig(1024), **asked).unmet is None
+        monkeypatch.delenv("ATTN_TUNE_DETERMINISTIC")
+        reload()
+        never = tmp_path / "never.json"
+        never.write_text('{"format": 1, "never": [{"op": "toy", "kernel": "absent", "reason": "x"}]}')
+        with use_pack(pack(row(sig(1024), 64, kernel="absent"))):
+            assert explain(OP, sig(1024), **asked).unmet is not None
+            with use_overrides(never):
+                assert explain(OP, sig(1024), **asked).unmet is None
 
 
 def test_a_row_that_does_not_fit_the_device_is_not_put_down_to_software():
