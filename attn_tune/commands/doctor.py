@@ -81,6 +81,7 @@ def _checks(db: Path | None) -> Iterator[Check]:
     else:
         yield Check("database", "none: neither HOME nor XDG_DATA_HOME is set; sweeps need --db PATH", Verdict.WARN)
     yield from _packs()
+    yield _guarded("settings", _settings)
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
@@ -100,6 +101,21 @@ def _package(name: str) -> Check:
         use = _PACKAGES[name]
         verdict = Verdict.WARN if use else Verdict.FAIL
         return Check(name, f"not installed; {use or 'nothing works without it'}", verdict)
+
+
+def _settings() -> Check:
+    """A check that lookups can read what the environment asks for."""
+    from attn_tune.runtime import misses
+    from attn_tune.runtime.active.layers import current_view
+    from attn_tune.runtime.variables import VARIABLES
+
+    view = current_view()
+    misses.miss_mode()
+    if view.overrides.broken:
+        return Check("settings", view.overrides.broken, Verdict.FAIL)
+    if unread := sorted(name for name in os.environ if name.startswith("ATTN_TUNE") and name not in VARIABLES):
+        return Check("settings", f"nothing reads {', '.join(unread)}", Verdict.WARN)
+    return Check("settings", "lookups can read the environment")
 
 
 def _device() -> Check:

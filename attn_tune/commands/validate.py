@@ -2,7 +2,7 @@
 
 Without --grid, each op's samples (tiny problems, each with one feature) are used; where a kernel cannot take one, the
 nearest coarser one that it takes. Nothing is stored. Exit code 3 if no problem could be run. Ctrl-C shows what was
-validated until then.
+validated until then, but for --json, whose one document is then the error.
 
 Example: attn-tune validate --kernel xla --feature sinks
 """

@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 from attn_tune.cli import app
 from attn_tune.commands.shared.exit_codes import MEANINGS
 from attn_tune.db import Database
-from tests.db.facts import ENVIRONMENT, NEWER, begin, make_trial
+from attn_tune.runtime import misses
+from attn_tune.runtime.active import settings
+from tests.db.facts import ENVIRONMENT, NEWER, SIGNATURE, begin, make_trial
 from tests.db.test_predictions import open_with, predicted
 
 
@@ -87,6 +89,30 @@ def test_doctor_finds_damage(host):
     found = checks(host)["database"]
     assert found["verdict"] == "fail"
     assert "trial 2 was changed" in found["detail"]
+
+
+def test_doctor_reads_what_lookups_read_of_the_environment(host, monkeypatch):
+    for name, value, verdict in (
+        ("ATTN_TUNE_DETERMINISTIC", "maybe", "fail"),
+        ("ATTN_TUNE_ON_MISS", "stict", "fail"),
+        ("ATTN_TUNE_OVERRIDES", "/nowhere/x.json", "fail"),
+        ("ATTN_TUNE_ON_MIS", "warn", "warn"),
+        ("ATTN_TUNE_DETERMINISTIC", "1", "ok"),
+    ):
+        with monkeypatch.context() as only:
+            only.setattr(settings, "_current", None)
+            only.setattr(misses, "_mode", None)
+            only.setenv(name, value)
+            found = checks(host)["settings"]
+        assert (found["verdict"], name in found["detail"]) == (verdict, verdict != "ok"), found
+
+
+def test_best_says_that_filters_hide_what_was_decided(host):
+    lab = host.parent / "lab.db"
+    run("lab", "merge", host, "--db", lab)
+    assert run("best", SIGNATURE.text, "--db", lab).exit_code == 0
+    told = run("best", SIGNATURE.text, "--db", lab, "--device", "tpu-v6e").stderr
+    assert "none that --kernel, --direction and --device leave" in told
 
 
 def test_best_of_what_was_only_compiled_names_the_part_of_the_report(tmp_path):

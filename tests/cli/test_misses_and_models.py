@@ -82,6 +82,15 @@ def test_misses_are_cleared_after_asking(spool):
     assert "Nothing is there" in run("lab", "misses", "--clear", "--yes").stdout
 
 
+def test_misses_are_cleared_in_json_without_asking(spool):
+    asked = run("lab", "misses", "--clear", "--json")
+    assert (asked.exit_code, "give --yes too" in json.loads(asked.stdout)["error"]) == (2, True)
+    files = [str(path) for path in spool.iterdir()]
+    cleared = json.loads(run("lab", "misses", "--clear", "--json", "--yes").stdout)
+    assert (cleared["deleted"], cleared["misses"] > 0) == (files, True)
+    assert json.loads(run("lab", "misses", "--clear", "--json", "--yes").stdout) == {"deleted": [], "misses": 0}
+
+
 def test_a_model_is_listed_written_and_planned(tmp_path):
     listed = json.loads(run("grids", "--from-fn", f"{MODEL}:pair", "--json").stdout)["points"]
     assert [(p["signature"], p["directions"], p["calls"]) for p in listed] == [(TEXT, "fwd,bwd", 2)]

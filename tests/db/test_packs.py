@@ -187,6 +187,11 @@ def test_a_selection_closes_the_ranks(lab, tmp_path):
     assert {(r.kernel, r.rank, r.state) for r in rows} == {("xla", 0, "only")}
 
 
+def test_a_selection_reads_like_options():
+    asked = Selection(kernels={"a/x", "a/y", "a/z"}, directions=("bwd",), min_gain=9.0)
+    assert str(asked) == "kernels a/x, a/y and 1 more, directions bwd, min gain 9.0"
+
+
 def test_a_wrong_config_is_not_exported_even_from_an_old_decision_table(tmp_path):
     fill(tmp_path / "lab.db", facts())
     with Database.open(tmp_path / "lab.db") as database:

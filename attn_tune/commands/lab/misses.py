@@ -37,7 +37,7 @@ def command(
         output.note(f"skipped {line}")
     where = ", ".join(map(str, found.files)) or str(path)
     if clear:
-        _clear(found, where, yes=yes)
+        _clear(found, where, yes=yes, json=json)
     elif found.rows or json:
         _show(found, json=json)
     else:
@@ -70,17 +70,22 @@ def _show(found: "Spool", *, json: bool) -> None:
         print("\nNext:\n  attn-tune sweep --from-misses")
 
 
-def _clear(found: "Spool", where: str, *, yes: bool) -> None:
-    from attn_tune.schema import StorageError
+def _clear(found: "Spool", where: str, *, yes: bool, json: bool) -> None:
+    from attn_tune.schema import StorageError, UsageError
 
-    if not found.files:
+    if not found.files and not json:
         output.say(f"Nothing is there: {where}")
         return
-    if not yes:
+    if json and not yes:
+        raise UsageError("--json does not ask: give --yes too")
+    if found.files and not yes:
         typer.confirm(f"Delete {counted(len(found.rows), 'recorded miss', 'recorded misses')} ({where})?", abort=True)
     for path in found.files:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"spool {path}: cannot be deleted: {error.strerror}") from None
-    print(f"Deleted {where}")
+    if json:
+        output.emit_json(deleted=[str(path) for path in found.files], misses=len(found.rows))
+    else:
+        print(f"Deleted {where}")

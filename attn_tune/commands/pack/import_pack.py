@@ -48,7 +48,7 @@ def command(
 ) -> None:
     if (to or (Place.DB if db else Place.USER)) is Place.USER:
         if db or on_conflict or dry_run:
-            raise UsageError("--db, --on-conflict and --dry-run are for the lab database: --to db")
+            raise UsageError("--db, --on-conflict and --dry-run are for the lab database; give --to db as well")
         _copy(path, replace=replace, json=json)
         return
     if replace:

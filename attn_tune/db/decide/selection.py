@@ -34,7 +34,7 @@ class Selection:
 
     def __str__(self) -> str:
         given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        words = [f"{name}={_short(value)}" for name, value in given.items() if value]
+        words = [f"{name.replace('_', ' ')} {_short(value)}" for name, value in given.items() if value]
         return ", ".join(words) or "everything"
 
     def covers(self, d: Decision | Trial) -> bool:
@@ -78,4 +78,7 @@ def ranked(decisions: Iterable[Decision]) -> list[Decision]:
 
 
 def _short(value: object) -> str:
-    return f"{len(value)} given" if isinstance(value, set | frozenset) else str(value)
+    if not isinstance(value, set | frozenset | tuple | list):
+        return str(value)
+    names = sorted(map(str, value))
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
