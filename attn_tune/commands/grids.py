@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.cases import Cases
+from attn_tune.commands.shared.output_file import check_free
 from attn_tune.commands.shared.sources import Sources
 from attn_tune.schema import UsageError
 from attn_tune.schema.words import counted
@@ -56,6 +57,7 @@ def command(
     if out is not None:
         from attn_tune.tuner.plan.grid_file import write_grid
 
+        check_free(out, overwrite=overwrite)
         text = ", ".join(dict.fromkeys(p.source for p in points if p.source))
         write_grid(
             Grid(name=out.stem, summary=counted(len(points), "problem"), source=text, points=points),

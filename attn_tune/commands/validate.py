@@ -2,7 +2,7 @@
 
 Without --grid, each op's samples (tiny problems, each with one feature) are used; where a kernel cannot take one, the
 nearest coarser one that it takes. Nothing is stored. Exit code 3 if no problem could be run. Ctrl-C shows what was
-validated until then, but for --json, whose one document is then the error.
+validated until then.
 
 Example: attn-tune validate --kernel xla --feature sinks
 """
@@ -75,8 +75,8 @@ def command(
                         begin(f"{check.spec.id} {check.direction}", check.label)
                     rows.append(check.row(ref, executor, device))
         except KeyboardInterrupt as error:
-            # What was validated until then is shown first. Of JSON there is one document, the error.
-            if json or not rows:
+            # What was validated until then is shown first.
+            if not rows:
                 raise
             interrupted = error
     if not any(problems.values()):

@@ -66,7 +66,7 @@ def test_no_misses_are_no_error(tmp_path):
 def test_misses_become_a_grid_and_a_plan(spool, tmp_path):
     grid = tmp_path / "missed.toml"
     assert run("grids", "--from-misses", "--out", grid).exit_code == 0
-    assert run("grids", "--from-misses", "--out", grid).exit_code == 2
+    assert run("grids", "--from-misses", "--out", grid).exit_code == 4
     from_file = json.loads(run("plan", "--grid", grid, "--device", "cpu", "--json").stdout)
     from_spool = json.loads(run("plan", "--from-misses", "--device", "cpu", "--json").stdout)
     assert from_file["totals"] == from_spool["totals"]
