@@ -354,6 +354,17 @@ def test_wide_integers_are_not_cut_to_32_bits():
     np.testing.assert_allclose(same, flash_attention(q, k, v), atol=1e-6)
 
 
+def test_traced_ids_of_64_bits_are_not_cut_to_32_bits():
+    q, k, v = qkv()
+    small = np.arange(T) * 3 // T, np.arange(S) * 3 // S
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(np.array([-(2**40), 0, 2**32])[ids])[None].repeat(B, 0) for ids in small]
+        call = jax.jit(lambda a, b: flash_attention(q, k, v, q_segment_ids=a, kv_segment_ids=b))
+        found = call(*wide)
+        np.testing.assert_array_equal(found, call(*(jnp.asarray(ids)[None].repeat(B, 0) for ids in small)))
+    assert np.abs(found - flash_attention(q, k, v)).max() > 0.1
+
+
 @pytest.mark.parametrize("op", ["flash_attention", "attention"])
 def test_the_largest_of_logits_up_to_two_billion_takes_all_and_up_to_ten_thousand_has_the_gradient(op):
     value = draw(1, 1, S, 1, H)

@@ -100,7 +100,7 @@ def normalise(
 
 
 def _check_fits(name: str, array: Any) -> None:
-    """Refuse known integers that 32 bits do not hold; of traced ones the lower 32 bits count.
+    """Refuse known integers that 32 bits do not hold; of traced positions the lower 32 bits count.
 
     Raises:
       UsageError: there is one.
@@ -129,5 +129,14 @@ def _pair_of_rows(name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]) -
             raise UsageError(f"{side}_{name} must be integers [B, length], got {array.dtype}{list(array.shape)}")
         if array.shape[0] not in (1, shape["B"]) or array.shape[1] != length:
             raise UsageError(f"{side}_{name} must have shape {(shape['B'], length)}, got {array.shape}")
-        rows.append(jnp.broadcast_to(array.astype(jnp.int32), (shape["B"], length)))
-    return rows[0], rows[1]
+        rows.append(jnp.broadcast_to(array, (shape["B"], length)))
+    if name == "segment_ids" and any(isinstance(array, Tracer) and array.dtype.itemsize > 4 for array in rows):
+        rows = _ranked(rows)
+    return rows[0].astype(jnp.int32), rows[1].astype(jnp.int32)
+
+
+def _ranked(ids: list[Array]) -> list[Array]:
+    """Ids of 64 bits as their places among all of them, in order: only which are equal counts."""
+    wide = [array.astype(jnp.int64) for array in ids]
+    known = jnp.sort(jnp.concatenate([array.ravel() for array in wide]))
+    return [jnp.searchsorted(known, array) for array in wide]
