@@ -114,7 +114,7 @@ def test_packed_sequences_are_as_if_each_were_alone():
     gates = {name: gate[:1] for name, gate in GATES.items()}
     indices = jnp.broadcast_to(jnp.arange(3), (1, T, K, 3))
     key = attn_tune.mean_pooling(k, block_size=SIZE, cu_seqlens=ENDS)
-    named = attn_tune.select_blocks(q, key, num_selected=2, block_size=SIZE, cu_seqlens=ENDS)
+    named = attn_tune.select_blocks(q, key, num_selected=2, num_near=1, block_size=SIZE, cu_seqlens=ENDS)
     out = SPARSE(q, k, v, indices, **gates, window_size=9, cu_seqlens=ENDS)
     own = slice(21, 64)
     alone = [x[:, own] for x in (q, k, v)]
@@ -122,7 +122,7 @@ def test_packed_sequences_are_as_if_each_were_alone():
     single = SPARSE(*alone, indices[:, own], **its, window_size=9)
     np.testing.assert_allclose(out[:, own], single, atol=2e-6)
     pooled = attn_tune.mean_pooling(alone[1], block_size=SIZE)
-    found = attn_tune.select_blocks(alone[0], pooled, num_selected=2, block_size=SIZE)
+    found = attn_tune.select_blocks(alone[0], pooled, num_selected=2, num_near=1, block_size=SIZE)
     np.testing.assert_array_equal(named[:, own], found)
     assert not np.asarray(out[:, 64:]).any()
     assert (np.asarray(named[:, 64:]) == -1).all()
@@ -211,6 +211,8 @@ def test_compressed_keys_of_another_number_of_blocks_are_refused():
         attn_tune.compressed_attention(q, k, v, block_size=SIZE)
     with pytest.raises(UsageError, match="key must have 5 blocks beside 70 keys"):
         attn_tune.select_blocks(q, k, block_size=SIZE)
+    with pytest.raises(UsageError, match="num_selected=2 is less than num_first=1 and num_near=2 together"):
+        attn_tune.select_blocks(q, k, num_selected=2, block_size=SIZE)
 
 
 def test_compressed_attention_refuses_a_mask_beside_that_of_its_blocks():

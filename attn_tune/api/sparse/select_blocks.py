@@ -44,7 +44,7 @@ def select_blocks(
     Args:
       query: ``[B, T, N, H]``; query ``t`` stands at position ``t + kv_len - T``.
       key: a key for each block, as ``mean_pooling`` makes them.
-      num_selected: how many are named; fewer where there are not so many.
+      num_selected: how many are named, at least ``num_first + num_near``; fewer where there are not so many.
       num_first: so many blocks at the begin of a sequence are always named.
       num_near: so many blocks that end with the query's own are always named.
       kv_len: the number of keys before they were compressed; default ``T``.
@@ -61,6 +61,9 @@ def select_blocks(
     sizes = check_qkv(query, key, key)
     num_selected = _counted("num_selected", num_selected, 1)
     num_first, num_near = _counted("num_first", num_first, 0), _counted("num_near", num_near, 0)
+    if num_selected < num_first + num_near:
+        always = f"num_first={num_first} and num_near={num_near}"
+        raise UsageError(f"num_selected={num_selected} is less than {always} together")
     batch, q_len, heads = sizes["B"], sizes["T"], sizes["K"]
     length = q_len if kv_len is None else kv_len
     problem = blocks_problem(query, query, block_size, cu_seqlens, kv_len=length)
