@@ -149,7 +149,7 @@ def test_a_backward_sees_settings_that_were_reloaded_since_its_forward(overrides
     never = {"op": "scale_rows", "kernel": "plain", "direction": "bwd", "reason": "wrong"}
     overrides_file.write_text(json.dumps({"format": 1, "never": [never]}))
     attn_tune.reload()
-    with pytest.raises(UnsupportedError, match="forbidden by an override"):
+    with pytest.raises(UnsupportedError, match="an override forbids it"):
         pull(jnp.float32(1))
 
 
