@@ -121,8 +121,8 @@ DECIDED = {
         ),
     ),
     "block_size of means": (16, lambda n: attn_tune.mean_pooling(SIXTEEN, block_size=n)),
-    "kv_len": (32, lambda n: attn_tune.select_blocks(SIXTEEN, SIXTEEN[:, :2], num_selected=1, block_size=16, kv_len=n)),
-    "num_selected": (1, lambda n: attn_tune.select_blocks(SIXTEEN, SIXTEEN[:, :2], num_selected=n, block_size=16)),
+    "kv_len": (32, lambda n: attn_tune.select_blocks(SIXTEEN, SIXTEEN[:, :2], num_selected=3, block_size=16, kv_len=n)),
+    "num_selected": (3, lambda n: attn_tune.select_blocks(SIXTEEN, SIXTEEN[:, :2], num_selected=n, block_size=16)),
     "num_near": (
         1,
         lambda n: attn_tune.select_blocks(SIXTEEN, SIXTEEN[:, :2], num_selected=2, num_near=n, block_size=16),
