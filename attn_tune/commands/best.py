@@ -47,14 +47,14 @@ def command(
             directions=selection.directions(direction, [get_op(asked.op)]),
             device=selection.device(device) if device else None,
         )
-        any_at_all = bool(found) or not imported[imported["signature"] == asked.signature.text].empty
+        is_decided = bool(found) or not imported[imported["signature"] == asked.signature.text].empty
         found, imported = narrowing.decisions(found), narrowing.rows(imported)
-        if not found and imported.empty and any_at_all:
-            raise NoDataError(
-                f"{db} has decisions for {asked.signature.text!r}, but none that --kernel, --direction and --device "
-                "leave; leave them out to see all"
-            )
         if not found and imported.empty:
+            if is_decided:
+                raise NoDataError(
+                    f"{db} has decisions for {asked.signature.text!r}, but none that --kernel, --direction and "
+                    "--device leave; leave them out to see all"
+                )
             raise _undecided(db, asked.signature, narrowing.rows(database.frame("trials", signature=asked.signature)))
     own, packs = frames.summary(found, names), frames.imported(imported, names)
     if json:

@@ -107,13 +107,13 @@ def _settings() -> Check:
     """A check that lookups can read what the environment asks for."""
     from attn_tune.runtime import misses
     from attn_tune.runtime.active.layers import current_view
-    from attn_tune.runtime.variables import VARIABLES
+    from attn_tune.runtime.variables import unknown
 
     view = current_view()
     misses.miss_mode()
     if view.overrides.broken:
         return Check("settings", view.overrides.broken, Verdict.FAIL)
-    if unread := sorted(name for name in os.environ if name.startswith("ATTN_TUNE") and name not in VARIABLES):
+    if unread := unknown(os.environ):
         return Check("settings", f"nothing reads {', '.join(unread)}", Verdict.WARN)
     return Check("settings", "lookups can read the environment")
 

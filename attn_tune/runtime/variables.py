@@ -17,10 +17,15 @@ VARIABLES = (USER_PACKS, OVERRIDES, ON_MISS, DEVICE_AS, DETERMINISTIC, UNPROVEN,
 _told: set[str] = set()
 
 
+def unknown(environ: Mapping[str, str]) -> list[str]:
+    """The variables of ``environ`` that begin like those of the package and are none of them."""
+    return sorted(name for name in environ if name.startswith("ATTN_TUNE") and name not in VARIABLES)
+
+
 def warn_of_unknown(environ: Mapping[str, str]) -> None:
-    """Log, once a process, each variable of ``environ`` that begins like those of the package and is none of them."""
-    for name in sorted(environ):
-        if name.startswith("ATTN_TUNE") and name not in VARIABLES and name not in _told:
+    """Log each ``unknown`` variable once a process."""
+    for name in unknown(environ):
+        if name not in _told:
             import difflib  # Only for this message: lookups must not wait for it.
 
             _told.add(name)

@@ -86,9 +86,12 @@ def command(
     if len(missing) > SHOWN:
         output.note(f"left out: {len(missing) - SHOWN} more (--json lists them)")
     named = kernel.rpartition("/")[2] if kernel not in (None, AUTO) else ""
-    rows = [explain(a.op, a.signature, a.direction, device=target, kernel=kernel).unmet for a in answers]
-    if unmet := [row for step in rows if step is not None and (row := step.row) is not None]:
-        names = ", ".join(sorted({row.kernel for row in unmet}))
+    steps = [
+        explain(a.op, a.signature, a.direction, device=target, kernel=kernel).unmet for a in (answers if device else ())
+    ]
+    # What another machine than that of --device cannot ask of itself.
+    if unmet := [step.row.kernel for step in steps if step and step.row]:
+        names = ", ".join(sorted(set(unmet)))
         output.note(
             f"{len(unmet)} of {counted(len(answers), 'answer')} would be of {names} on {target}: this machine lacks "
             "what these kernels need, so freeze on one like those of the job"

@@ -116,8 +116,8 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
         "cudnn": costs.launch_us(costs.Launch("cudnn/bwd", ()), problem, device),
     }
     found = {k: us + costs.call_us(f"{k}/bwd", problem, device) for k, us in launches.items()}
-    if part := _fused_part(problem):
-        reference, share = part
+    if fused := _fused_part(problem):
+        reference, share = fused
         found["triton_hopper_fused"] = share * found[reference]
     if _fa4_was_raced(problem, "soft_cap"):
         parts = _FA4_OF_CUDNN if problem.group_size == 1 else _FA4_OF_CUDNN_GROUPED
@@ -126,7 +126,7 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
 
 
 def _fused_part(problem: Problem) -> tuple[str, float] | None:
-    """Whose time ``triton_hopper_fused`` takes a part of, and which; None where it was not raced at the like."""
+    """The kernel of whose time ``triton_hopper_fused`` takes a part, and that part; None where no race says so."""
     if costs.width(problem) not in _FUSED_HEAD_DIMS or problem.group_size not in _FUSED_GROUPS:
         return None
     if problem.q_len == problem.kv_len and _is_like(problem, _FUSED_ROWS) and costs.width(problem) == 64:

@@ -81,9 +81,9 @@ def untuned_order(question: Question) -> list[KernelSpec]:
 
 
 def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> tuple[Choice | None, tuple[Rejection, ...]]:
-    """The untuned choice: of the kernels that can, the one its platform prefers; None if none can. And who could not.
+    """The untuned choice: of the kernels that can, the one its platform prefers; None if none can.
 
-    ``rejected`` are those before; what is turned down here follows them.
+    Behind it ``rejected``, the rows that were turned down before, and the untuned configs that were turned down here.
 
     A heuristic must be feasible; one that is not, or is forbidden, passes to the next kernel all the same. One that
     a row was turned down for, for its bits, comes last: without that row it would have answered, and a row must not

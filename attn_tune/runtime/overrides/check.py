@@ -136,11 +136,11 @@ def _forbidden(entry: Entry, overrides: Overrides) -> str:
 
 
 def _asked(entry: Entry, overrides: Overrides, without: View) -> Checked:
-    found, steps = overridden(_ask(entry, overrides, without))
+    found, steps = overridden(_ask(entry, overrides, without.settings))
     if found is None or found[2] is not entry:
         reasons = [step.rejected for step in steps if step.rejected and step.source == str(entry)]
         return Checked(entry=entry, problem=(*reasons, "a narrower entry goes first")[0])
-    ask = _ask(entry, without.overrides, without)
+    ask = _ask(entry, without.overrides, without.settings)
     advice = ask.config_of(entry.kernel, entry.config)[1] or ""
     try:
         choice = resolve_question(ask, without).choice
@@ -154,7 +154,15 @@ def _asked(entry: Entry, overrides: Overrides, without: View) -> Checked:
     return Checked(entry=entry, now="" if same else str(answer or "nothing"), advice=advice)
 
 
-def _ask(entry: Entry, overrides: Overrides, view: View) -> Question:
-    asked, of = entry.frozen.asked if entry.frozen else "", view.settings
-    problem = get_op(entry.op), entry.direction, entry.signature, device_of(entry.device)
-    return Question(*problem, asked or None, overrides, of.determinism, of.unproven)
+def _ask(entry: Entry, overrides: Overrides, settings: Settings) -> Question:
+    """The question that a job with these ``settings`` asks where the entry answers."""
+    return Question(
+        get_op(entry.op),
+        entry.direction,
+        entry.signature,
+        device_of(entry.device),
+        (entry.frozen.asked if entry.frozen else "") or None,
+        overrides,
+        settings.determinism,
+        settings.unproven,
+    )
