@@ -10,6 +10,7 @@ from jaxtyping import Array
 from attn_tune.kernels.flash_attention._fa4 import launches
 from attn_tune.kernels.flash_attention._fa4.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention._fa4.limits import padded_dims, round_up
+from attn_tune.kernels.flash_attention._fa4.tiles import listed
 from attn_tune.kernels.flash_attention._fa4.visibility import marks
 from attn_tune.kernels.lang.libraries.cute import compile_for
 from attn_tune.ops.fields.padding import zero_beyond
@@ -28,7 +29,10 @@ def forward_call(problem: Problem, config: ForwardConfig, operands: Operands) ->
     out, lse = _call(
         launches.forward,
         (jax.ShapeDtypeStruct((batch, q_len, heads, v.shape[3]), q.dtype), tuple(lse)),
-        (q, k, v, _given(operands.sinks), marks(problem, operands)),
+        (
+            *(q, k, v, _given(operands.sinks), marks(problem, operands)),
+            listed(problem, operands, config.block_q, config.block_k),
+        ),
         problem=problem,
         config=config,
     )
@@ -56,6 +60,8 @@ def backward_call(
         if p.group_size > 1:
             sums += [jnp.zeros((batch, kv_heads, keys // config.block_k, 2), jnp.int32)] * 2
     dlse = _given(_dlse(inputs) if p.has_lse_gradient else None)
+    # The order of the sums is that of all tiles.
+    lists = () if deterministic else listed(p, operands, config.block_q, config.block_k, by_keys=True)
     results = (
         *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)),
         _float32(batch, heads, rows),
@@ -66,7 +72,7 @@ def backward_call(
     dq, dk, dv, *_ = _call(
         launches.backward,
         results,
-        (q, k, v, dout, out, (inputs.residuals.lse,), dlse, tuple(sums), marks(p, operands)),
+        (q, k, v, dout, out, (inputs.residuals.lse,), dlse, tuple(sums), marks(p, operands), lists),
         aliases={_SUMS_IN: _SUMS_OUT} if sums else None,
         problem=p,
         config=config,

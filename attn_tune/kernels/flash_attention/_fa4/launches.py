@@ -8,6 +8,7 @@ from typing import Any
 
 import cutlass
 from cutlass import cute
+from fa4_jax.cute.block_sparsity import BlockSparseTensors
 from fa4_jax.cute.flash_bwd_postprocess import FlashAttentionBackwardPostprocess
 from fa4_jax.cute.flash_bwd_preprocess import FlashAttentionBackwardPreprocess
 from fa4_jax.cute.flash_bwd_sm90 import FlashAttentionBackwardSm90
@@ -31,13 +32,17 @@ def forward(
     v: Any,
     sinks: Any,
     marks: Any,
+    lists: Any,
     out: Any,
     lse: Any,
     *,
     problem: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ) -> None:
-    """``out`` [B, T, N, V] and ``lse``, a tuple of [B, N, T] in float32 or empty; ``sinks`` likewise."""
+    """``out`` [B, T, N, V] and ``lse``, a tuple of [B, N, T] in float32 or empty; ``sinks`` likewise.
+
+    ``lists`` are those of ``tiles.py``, or empty.
+    """
     edge = edges(problem)
     forward_kernel(problem, config)(
         q,
@@ -50,6 +55,7 @@ def forward(
         window_size_right=int32(edge.right),
         learnable_sink=only(sinks),
         aux_data=aux(marks),
+        blocksparse_tensors=for_heads(lists, problem.num_q_heads),
         stream=stream,
     )
 
@@ -66,6 +72,7 @@ def backward(
     dlse: Any,
     sums: Any,
     marks: Any,
+    lists: Any,
     dq: Any,
     dk: Any,
     dv: Any,
@@ -107,6 +114,7 @@ def backward(
         mdK_semaphore=counters[1],
         mdV_semaphore=counters[2],
         aux_data=aux(marks),
+        blocksparse_tensors=for_heads(lists, problem.num_q_heads),
         stream=stream,
     )
     last_dq_kernel(problem, config)(dq_sum, dq, scale, None, None, None, stream=stream)
@@ -210,3 +218,16 @@ def int32(bound: int | None) -> Any:
 def aux(marks: Any) -> Any:
     """The arrays that the mask reads."""
     return AuxData(tensors=tuple(marks)) if marks else AuxData()
+
+
+def for_heads(lists: Any, heads: int) -> Any:
+    """``tiles.Lists``, or none, as the kernels take it: the same for every head."""
+    if not lists:
+        return None
+    return BlockSparseTensors(*(over_heads(array, heads) for array in lists))
+
+
+def over_heads(array: Any, heads: int) -> Any:
+    """An array [B, ...] seen as [B, heads, ...]."""
+    (batch, *sizes), (step, *steps) = array.shape, array.stride
+    return cute.make_tensor(array.iterator, cute.make_layout((batch, heads, *sizes), stride=(step, 0, *steps)))
