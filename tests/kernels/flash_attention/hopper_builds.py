@@ -34,6 +34,7 @@ BUILDS = {
     "h128 late": (_LLAMA, {"late_dq": True}),
     "h64": (_NARROW, {}),
     "h256": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256), {}),
+    "lengths": (dataclasses.replace(_LLAMA, kv_len=4096, has_segments=True, has_lengths=True), {}),
     "everything": (
         dataclasses.replace(
             _LLAMA, q_len=300, kv_len=260, window=(99, None), has_segments=True, soft_cap=2.0, dropout_rate=0.1

@@ -129,6 +129,19 @@ class Pointer:
         return _tensor(np.where(mask, self.array.reshape(-1)[inside], other))
 
 
+@dataclasses.dataclass
+class Shared:
+    """A tile of numbers in shared memory."""
+
+    array: np.ndarray
+
+    def reshape(self, shape):
+        return Shared(self.array.reshape(shape))
+
+    def load(self, layout):
+        return _tensor(self.array)
+
+
 @pytest.fixture
 def arrays(monkeypatch):
     """The device's functions, on NumPy's arrays."""
@@ -142,6 +155,7 @@ def arrays(monkeypatch):
     for module in (tiles, logits):
         monkeypatch.setattr(module, "gl", functions)
     monkeypatch.setattr(tiles, "WIDTH", tiles.WIDTH.value)
+    monkeypatch.setattr(tiles, "_owner_of", tiles._owner_of.fn)
     monkeypatch.setattr(logits, "mix", gluon_device.mix.fn)
 
 
@@ -190,7 +204,8 @@ def test_walks_make_the_weights_of_all_visible_pairs_and_no_others(arrays, block
     logit = rng.normal(size=(p.batch, p.num_q_heads, p.kv_len, plan.padded_q))
     found = np.zeros_like(logit)
     for tile in range(num_tiles(p, c)):
-        walk = tiles.walk_of.fn(_tensor(tile), ranges, None if counted is None else Pointer(counted), plan, static)
+        bounds = tiles.load_bounds.fn(_tensor(tile), ranges, None if counted is None else Pointer(counted), plan, static)
+        walk = tiles.walk_of.fn(_tensor(tile), bounds, plan, static)
         for step in range(int(tiles.steps_of.fn(walk, static))):
             block, head = tiles.place_of.fn(_tensor(step), walk, static)
             own_keys = range(int(walk.block) * block_k, min((int(walk.block) + 1) * block_k, p.kv_len), 64)
@@ -202,10 +217,10 @@ def test_walks_make_the_weights_of_all_visible_pairs_and_no_others(arrays, block
                 columns = logits.Columns(index, segment, index)
                 part, own = np.zeros((64, plan.rows)), logit[place]
                 part[: len(own)] = own
+                own_ids = None if ids is None else Shared(np.pad(ids[0][place[0]], (0, 128))[row : row + plan.rows])
                 made = logits.weights_of.fn(
-                    _tensor(part), np.zeros(plan.rows), columns, block, row, walk,
-                    None if ids is None else Pointer(ids[0]), plan, static,
-                )  # fmt: skip
+                    _tensor(part), np.zeros(plan.rows), columns, block, row, walk, own_ids, plan, static
+                )
                 found[place] += made[: len(own)]
     seen = _visible(p, ids, counted)[:, None].swapaxes(2, 3)
     expected = np.where(seen, np.exp2(logit[..., : p.q_len] * plan.late_scale), 0)

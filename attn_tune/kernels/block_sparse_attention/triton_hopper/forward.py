@@ -32,7 +32,6 @@ from attn_tune.kernels.lang.triton.device.static import Static
 from attn_tune.kernels.lang.triton.tiles import Tile
 from attn_tune.ops.block_sparse_attention.operands import Operands
 from attn_tune.ops.block_sparse_attention.problem import Problem
-from attn_tune.ops.fields.padding import zero_beyond
 
 # Of 168 registers a thread that a block of 12 warps starts with, the warps that copy give most to those that multiply.
 _MULTIPLYING, _COPYING = gl.constexpr(240), gl.constexpr(24)
@@ -60,8 +59,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         forward_kernel,
         operands.q,
         operands.k,
-        # A copy by descriptor brings whole tiles, and a weight of zero does not hide what is not a number.
-        zero_beyond(operands.v, operands.kv_lengths),
+        operands.v,
         lists.tiles,
         facts_of(lists, static),
         key_ranges(operands.q_segments, operands.kv_segments, static),

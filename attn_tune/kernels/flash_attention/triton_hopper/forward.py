@@ -61,7 +61,6 @@ from attn_tune.kernels.lang.gluon.attention.tiles import TILE_SLOTS, tile_info_s
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.ranges import key_ranges
 from attn_tune.kernels.lang.triton.device.static import static_of
-from attn_tune.ops.fields.padding import zero_beyond
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.ops.flash_attention.problem import Problem
 
@@ -105,8 +104,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         forward_kernel,
         operands.q,
         operands.k,
-        # A copy by descriptor brings whole tiles, and a weight of zero does not hide what is not a number.
-        zero_beyond(operands.v, operands.kv_lengths),
+        operands.v,
         tiles,
         key_ranges(operands.q_segments, operands.kv_segments, static),
         operands.kv_lengths,

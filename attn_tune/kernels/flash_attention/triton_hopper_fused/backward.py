@@ -67,7 +67,6 @@ from attn_tune.kernels.lang.gluon.names import new_barriers, viewed
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.ranges import row_ranges
 from attn_tune.kernels.lang.triton.device.static import LOG2E, static_of
-from attn_tune.ops.fields.padding import zero_beyond
 from attn_tune.ops.flash_attention.operands import BackwardInputs
 from attn_tune.ops.flash_attention.problem import Problem
 
@@ -111,15 +110,14 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
     sums, dk, dv, _ = triton_call(
         backward_kernel,
         o.q,
-        # A copy by descriptor brings whole tiles, and a weight of zero does not hide what is not a number.
-        zero_beyond(o.k, o.kv_lengths),
-        zero_beyond(o.v, o.kv_lengths),
+        o.k,
+        o.v,
         inputs.dout,
         jnp.pad(lse, behind, constant_values=jnp.inf),
         jnp.pad(inputs.delta, behind),
         row_ranges(o.q_segments, o.kv_segments, static),
         o.kv_lengths,
-        o.q_segments,
+        None if o.q_segments is None else jnp.pad(o.q_segments, behind[1:]),
         o.kv_segments,
         o.dropout,
         # A kernel of XLA's, which timers of kernels see; they see no memory that the launcher sets to zero.
@@ -203,6 +201,11 @@ def backward_kernel(
     row_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
     lse_desc = tma.make_tensor_descriptor(lse, [rows, plan.padded_q], [plan.padded_q, 1], row_shape, row_layout)
     delta_desc = tma.make_tensor_descriptor(delta, [rows, plan.padded_q], [plan.padded_q, 1], row_shape, row_layout)
+    segments_desc = lse_desc
+    if static.has_segments:
+        segments_desc = tma.make_tensor_descriptor(
+            q_segments, [plan.batch, plan.padded_q], [plan.padded_q, 1], row_shape, row_layout
+        )
     dq_desc = _describe(dq, static.q_len, static.num_q_heads, dq_shape, dq_layout, plan, static)
     STAGES: gl.constexpr = plan.stages
     DOUT_STAGES: gl.constexpr = plan.dout_stages
@@ -226,6 +229,10 @@ def backward_kernel(
     dq_buffer = k_buffer
     if plan.staged_dq:
         dq_buffer = gl.allocate_shared_memory(gl.float32, [_CONSUMERS, 1, _ROWS, _ROWS], dq_layout)
+    lse_buffer = gl.allocate_shared_memory(gl.float32, [TILES, 1, plan.rows], row_layout)
+    segments_buffer = lse_buffer
+    if static.has_segments:
+        segments_buffer = gl.allocate_shared_memory(gl.int32, [TILES, 1, plan.rows], row_layout)
     buffers = Buffers(
         k_buffer,
         v_buffer,
@@ -235,13 +242,16 @@ def backward_kernel(
         dout_buffer,
         viewed(q_buffer, q_panels, q_panel_layout),
         viewed(dout_buffer, dout_panels, q_panel_layout),
-        gl.allocate_shared_memory(gl.float32, [TILES, 1, plan.rows], row_layout),
+        lse_buffer,
+        segments_buffer,
         gl.allocate_shared_memory(gl.float32, [DOUT_TILES, 1, plan.rows], row_layout),
         p_buffer,
         ds_buffer,
         viewed(ds_buffer, [_DS_SLOTS * _CONSUMERS * plan.rows // _ROWS, _ROWS, _ROWS], square_layout),
         dq_buffer,
-        gl.allocate_shared_memory(gl.int32, [_PLACE_SLOTS, 1], gl.SwizzledSharedLayout(1, 1, 1, order=[0])),
+        gl.allocate_shared_memory(
+            gl.int32, [_PLACE_SLOTS * plan.place_numbers, 1], gl.SwizzledSharedLayout(1, 1, 1, order=[0])
+        ),
     )
     barriers = Barriers(
         new_barriers(_PLACE_SLOTS, 1),
@@ -257,7 +267,7 @@ def backward_kernel(
         new_barriers(_DS_SLOTS, _CONSUMERS),
     )
     outputs = (dk_desc, dv_desc, dq_desc)
-    pointers = (ranges, lengths, q_segments, kv_segments, dropout, dq)
+    pointers = (kv_segments, dropout, dq)
     gl.warp_specialize(
         [
             (_differentiate_0, (outputs, pointers, buffers, barriers, plan, static, layouts)),
@@ -265,7 +275,7 @@ def backward_kernel(
             (
                 copy_tiles,
                 (
-                    (k_desc, v_desc, (q_desc, dout_desc, lse_desc, delta_desc)),
+                    (k_desc, v_desc, (q_desc, dout_desc, lse_desc, segments_desc, delta_desc)),
                     (ranges, lengths, counter),
                     buffers,
                     barriers,

@@ -86,7 +86,7 @@ def squash(product, static: gl.constexpr):
 
 
 @gluon.jit
-def weights_of(squashed, row_lse, columns, block, first, walk, q_segments, plan: gl.constexpr, static: gl.constexpr):
+def weights_of(squashed, row_lse, columns, block, first, walk, segments, plan: gl.constexpr, static: gl.constexpr):
     """The softmax weights ``[64, rows]`` of rows from ``first`` on, in tile ``block`` of them, without dropout."""
     layout: gl.constexpr = squashed.type.layout
     x = squashed
@@ -104,8 +104,7 @@ def weights_of(squashed, row_lse, columns, block, first, walk, q_segments, plan:
         x = gl.where((columns.index < walk.length)[:, None], x, float("-inf"))
     mixed = (block < walk.same_begin) | (block >= walk.same_end)
     if static.has_segments and mixed:
-        ids = q_segments + walk.batch.to(gl.int64) * static.q_len + index
-        segment = gl.load(ids, mask=index < static.q_len, other=-1)
+        segment = segments.reshape([plan.rows]).load(gl.SliceLayout(0, layout))
         x = gl.where(columns.segment[:, None] == segment[None, :], x, float("-inf"))
     return gl.exp2(x * plan.late_scale - row_lse[None, :])
 

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
+from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS, WARPS
 from attn_tune.kernels.flash_attention.triton_hopper_fused.logits import load_columns, load_seeds
 from attn_tune.kernels.flash_attention.triton_hopper_fused.products import multiply_keys
 from attn_tune.kernels.flash_attention.triton_hopper_fused.steps import (
@@ -24,6 +24,7 @@ from attn_tune.kernels.flash_attention.triton_hopper_fused.steps import (
     differentiate_rows,
 )
 from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import (
+    load_bounds,
     place_of,
     publish_place,
     receive_place,
@@ -32,9 +33,11 @@ from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import (
     walk_of,
 )
 from attn_tune.kernels.lang.gluon.device import next_place
+from attn_tune.kernels.lang.gluon.padding import zero_rows
 
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
+_WARPS = gl.constexpr(WARPS)
 
 
 class Buffers(NamedTuple):
@@ -47,11 +50,12 @@ class Buffers(NamedTuple):
       q, dout: queries and the output's gradient, ``[stages * row_tiles, 1, rows, H]``, each its own stages.
       q_panels, dout_panels: the same in panels of the columns that a group makes of dk and dv, ``[..., rows, width]``.
       lse, delta: of the same rows, ``[stages * row_tiles, 1, rows]`` in float32.
+      segments: of the rows of lse, in int32; without segments lse again.
       p, ds: weights and the gradient of the logits. Where groups share keys of ``rows`` by keys, ``[slots * consumers,
         rows, 64]``; else keys by rows, ``[slots * consumers, 64, block_q]``, and p stays in registers.
       ds_panels: the gradient of the logits of 64 rows and 64 keys, ``[..., 64, 64]``.
       dq: parts of dq, ``[consumers, 1, 64, 64]`` in float32.
-      place: the published places of two tiles of keys in the queue.
+      place: for each of two tiles of keys the published place in the queue and its ``Bounds``, one number each.
     """
 
     k: gl.shared_memory_descriptor
@@ -63,6 +67,7 @@ class Buffers(NamedTuple):
     q_panels: gl.shared_memory_descriptor
     dout_panels: gl.shared_memory_descriptor
     lse: gl.shared_memory_descriptor
+    segments: gl.shared_memory_descriptor
     delta: gl.shared_memory_descriptor
     p: gl.shared_memory_descriptor
     ds: gl.shared_memory_descriptor
@@ -95,11 +100,12 @@ def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr, sta
     count = 0
     turn = 0
     place = gl.program_id(0)
-    publish_place(place, turn, buffers, barriers)
+    bounds = load_bounds(place, ranges, lengths, plan, static)
+    publish_place(place, bounds, turn, buffers, barriers, plan, static)
     while place < plan.num_tiles:
         # Requested early: the answer is used only after this tile.
         next_tile = plan.num_programs + next_place(counter)
-        walk = walk_of(place, ranges, lengths, plan, static)
+        walk = walk_of(place, bounds, plan, static)
         steps = steps_of(walk, static)
         _load_keys(k_desc, walk, turn, barriers.k_full, barriers.k_empty, buffers.k, plan, static)
         # The slot of the values is the last that is free: dk leaves from there.
@@ -112,7 +118,8 @@ def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr, sta
         count += steps
         turn += 1
         place = next_tile
-        publish_place(place, turn, buffers, barriers)
+        bounds = load_bounds(place, ranges, lengths, plan, static)
+        publish_place(place, bounds, turn, buffers, barriers, plan, static)
 
 
 @gluon.jit
@@ -130,18 +137,21 @@ def _load_keys(desc, walk, turn, full, empty, buffer, plan: gl.constexpr, static
 @gluon.jit
 def _load_rows(descriptors, step, count, walk, buffers, barriers, plan: gl.constexpr, static: gl.constexpr):
     """Waits for a free slot of queries, then of the output's gradient, and starts the copies of a tile into each."""
-    q_desc, dout_desc, lse_desc, delta_desc = descriptors
+    q_desc, dout_desc, lse_desc, segments_desc, delta_desc = descriptors
     block, head = place_of(step, walk, static)
     slot, phase = slot_of(count, plan.stages)
     TILES: gl.constexpr = plan.row_tiles
     full = barriers.q_full.index(slot)
     mbarrier.wait(barriers.q_empty.index(slot), phase ^ 1)
-    mbarrier.expect(full, TILES * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes))
+    NUMBERS: gl.constexpr = 2 if static.has_segments else 1
+    mbarrier.expect(full, TILES * (q_desc.block_type.nbytes + NUMBERS * lse_desc.block_type.nbytes))
     for i in gl.static_range(TILES):
         first = block * static.block_q + i * plan.rows
         tma.async_load(q_desc, [walk.batch, first, head * static.head_dim], full, buffers.q.index(slot * TILES + i))
         lse_row = walk.batch * static.num_q_heads + head
         tma.async_load(lse_desc, [lse_row, first], full, buffers.lse.index(slot * TILES + i))
+        if static.has_segments:
+            tma.async_load(segments_desc, [walk.batch, first], full, buffers.segments.index(slot * TILES + i))
     slot, phase = slot_of(count, plan.dout_stages)
     full = barriers.dout_full.index(slot)
     mbarrier.wait(barriers.dout_empty.index(slot), phase ^ 1)
@@ -167,12 +177,12 @@ def differentiate(
 ):
     """Makes dk and dv of 64 keys, or half of their columns, and of each tile of rows half of what is added to dq."""
     dk_desc, dv_desc, dq_desc = descriptors
-    ranges, lengths, q_segments, kv_segments, dropout, dq = pointers
+    kv_segments, dropout, dq = pointers
     count = 0
     turn = 0
-    place = receive_place(turn, buffers, barriers)
+    place, bounds = receive_place(turn, buffers, barriers, plan, static)
     while place < plan.num_tiles:
-        walk = walk_of(place, ranges, lengths, plan, static)
+        walk = walk_of(place, bounds, plan, static)
         OWN_KEYS: gl.constexpr = 0 if plan.shares_keys else CONSUMER
         first_key = walk.block * static.block_k + OWN_KEYS * _ROWS
         columns = load_columns(first_key, walk.batch, kv_segments, layouts.logits, static)
@@ -181,12 +191,17 @@ def differentiate(
         dv_acc = gl.zeros([_ROWS, plan.width], gl.float32, layouts.keys)
         steps = steps_of(walk, static)
         mbarrier.wait(barriers.k_full.index(0), turn & 1)
+        padding = walk.length - first_key
+        if plan.has_lengths and padding < _ROWS:
+            zero_rows(buffers.k, OWN_KEYS, gl.maximum(padding, 0), _WARPS)
         product = gl.zeros([_ROWS, plan.rows], gl.float32, layouts.logits)
         if plan.ahead:
             product = multiply_keys(CONSUMER, count, steps > 0, buffers, barriers, plan, static, layouts)
             product = warpgroup_mma_wait(0, deps=[product])
         mbarrier.wait(barriers.v_full.index(0), turn & 1)
-        of_dq = (q_segments, seeds, dq_desc, dq)
+        if plan.has_lengths and padding < _ROWS:
+            zero_rows(buffers.v, OWN_KEYS, gl.maximum(padding, 0), _WARPS)
+        of_dq = (seeds, dq_desc, dq)
         for step in range(steps):
             carried = (dk_acc, dv_acc, product)
             numbers = (step, steps, count + step)
@@ -216,4 +231,4 @@ def differentiate(
         tma.store_wait(0)
         mbarrier.arrive(barriers.v_empty.index(0))
         turn += 1
-        place = receive_place(turn, buffers, barriers)
+        place, bounds = receive_place(turn, buffers, barriers, plan, static)

@@ -34,6 +34,8 @@ class Plan:
       dq_parts: parts, of 64 columns each, in which a group of warps makes its half of dq.
       staged_dq, ahead, late_dq: as in the config.
       has_lengths: keys count up to their lengths, which are given.
+      place_numbers: what is published of a place in the queue: itself, and the bounds there if there are any. A power
+        of two, as shared memory wants it.
       masks_end: some tile of keys has keys that are none, or do not count.
       masks_edge: some tile crosses the causal or window edge.
       late_scale: as in ``Static``, with a soft cap what turns its share of the cap into a base-2 logit.
@@ -56,6 +58,7 @@ class Plan:
     ahead: bool
     late_dq: bool
     has_lengths: bool
+    place_numbers: int
     masks_end: bool
     masks_edge: bool
     late_scale: float
@@ -81,6 +84,7 @@ def plan_of(problem: Problem, config: BackwardConfig, static: Static) -> Plan:
         ahead=config.ahead,
         late_dq=config.late_dq,
         has_lengths=problem.has_lengths,
+        place_numbers=8 if problem.has_lengths or static.has_ranges else 1,
         masks_end=problem.has_lengths or static.ragged_k,
         masks_edge=problem.bounds != (None, None),
         late_scale=static.late_scale if problem.soft_cap is None else problem.soft_cap * LOG2E,
@@ -118,11 +122,13 @@ def dq_columns(problem: Problem, config: BackwardConfig) -> int:
 
 
 def shared_bytes(problem: Problem, config: BackwardConfig) -> int:
-    """Shared memory of one block: keys and values, in each stage queries or the output's gradient and a number a row,
+    """Shared memory of one block: keys and values, in each stage queries or the output's gradient and a number or two a row,
     the gradient of the logits twice, and a part of dq of each group. Groups that share keys exchange weights too.
     """
     keys = 4 * config.block_k * problem.head_dim
     queries = (2 * problem.head_dim + 4) * config.block_q * (config.num_stages + config.dout_stages)
+    if problem.has_segments and not problem.has_lengths:
+        queries += 4 * config.block_q * config.num_stages
     logits = 2 * config.block_k * config.block_q * DS_SLOTS * (1 + shares_keys(config))
     shares = 4 * CONSUMERS * ROWS * ROWS if config.staged_dq else 0
     return keys + queries + logits + shares + _SET_ASIDE

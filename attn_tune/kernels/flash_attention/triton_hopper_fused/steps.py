@@ -46,7 +46,7 @@ def differentiate_rows(
     """One step: a tile of rows of one head. ``carried``: dk, dv and, with ``plan.ahead``, this step's k.q."""
     dk_acc, dv_acc, product = carried
     step, steps, count = numbers
-    q_segments, seeds, dq_desc, dq = pointers
+    seeds, dq_desc, dq = pointers
     block, head = place_of(step, walk, static)
     slot, _ = slot_of(count, plan.stages)
     ds_slot, ds_phase = slot_of(count, _DS_SLOTS)
@@ -67,7 +67,8 @@ def differentiate_rows(
         product = warpgroup_mma_wait(1, deps=[started])
     squashed = squash(product, static)
     row_lse = buffers.lse.index(tile).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
-    weights = weights_of(squashed, row_lse, columns, block, first, walk, q_segments, plan, static)
+    segments = buffers.segments.index(tile)
+    weights = weights_of(squashed, row_lse, columns, block, first, walk, segments, plan, static)
     used = weights
     if static.keep_threshold is not None:
         keep = kept(first, head, columns, seeds, layouts.logits, plan, static)
@@ -147,7 +148,7 @@ def differentiate_late(
     """
     dk_acc, dv_acc, product = carried
     step, steps, count = numbers
-    q_segments, seeds, dq_desc, dq = pointers
+    seeds, dq_desc, dq = pointers
     block, head = place_of(step, walk, static)
     slot, _ = slot_of(count, plan.stages)
     ds_slot, _ = slot_of(count, _DS_SLOTS)
@@ -163,8 +164,9 @@ def differentiate_late(
         product = warpgroup_mma_wait(plan.key_tiles, deps=[started])
     squashed = squash(product, static)
     row_lse = buffers.lse.index(slot).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
+    segments = buffers.segments.index(slot)
     first = block * static.block_q
-    weights = weights_of(squashed, row_lse, columns, block, first, walk, q_segments, plan, static)
+    weights = weights_of(squashed, row_lse, columns, block, first, walk, segments, plan, static)
     used = weights
     if static.keep_threshold is not None:
         keep = kept(first, head, columns, seeds, layouts.logits, plan, static)
@@ -231,7 +233,7 @@ def add_last(
     layouts: gl.constexpr,
 ):
     """Adds dq of a walk's last step, where each step adds that of the one before; ``count`` steps are done."""
-    _, _, dq_desc, dq = pointers
+    _, dq_desc, dq = pointers
     if steps > 0:
         share = multiply_before(CONSUMER, count, buffers, barriers, plan, static, layouts)
         share = warpgroup_mma_wait(0, deps=[share])

@@ -19,6 +19,16 @@ _WARPS = gl.constexpr(WARPS)
 _PLACE_SLOTS = gl.constexpr(PLACE_SLOTS)
 
 
+class Bounds(NamedTuple):
+    """What segments and lengths leave of a tile of keys: ``ranges.key_ranges``, and ``Walk.length``."""
+
+    begin: gl.tensor
+    same_begin: gl.tensor
+    same_end: gl.tensor
+    end: gl.tensor
+    length: gl.tensor
+
+
 class Walk(NamedTuple):
     """A tile of keys and the tiles of rows that a program walks for it, of each query head that shares the keys.
 
@@ -39,27 +49,74 @@ class Walk(NamedTuple):
 
 
 @gluon.jit
-def publish_place(place, turn, buffers, barriers):
+def load_bounds(place, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
+    """The bounds of the tile of keys at a place of the queue; behind its end those of the last one, which no walk uses.
+
+    Loaded by the copying warp alone, beside what the others multiply.
+    """
+    block, head = _owner_of(gl.minimum(place, plan.num_tiles - 1), static)
+    batch = head // static.num_kv_heads
+    begin = place * 0
+    same_begin = begin
+    same_end = begin
+    end = begin
+    length = begin
+    if static.has_ranges:
+        row = ranges + (batch * static.kv_blocks + block) * WIDTH
+        begin = gl.load(row)
+        same_begin = gl.load(row + 1)
+        same_end = gl.load(row + 2)
+        end = gl.load(row + 3)
+        is_run = same_end - same_begin == gl.load(row + 4)
+        same_end = gl.where(is_run, same_end, same_begin)
+    if plan.has_lengths:
+        length = gl.load(lengths + batch)
+    return Bounds(begin, same_begin, same_end, end, length)
+
+
+@gluon.jit
+def publish_place(place, bounds, turn, buffers, barriers, plan: gl.constexpr, static: gl.constexpr):
     """Publishes the place of the tile of ``turn`` in the queue, from the copying warp to both groups that multiply."""
     slot = turn % _PLACE_SLOTS
     mbarrier.wait(barriers.place_empty.index(slot), (turn // _PLACE_SLOTS & 1) ^ 1)
-    store_scalar(buffers.place.index(slot), place)
+    first = slot * plan.place_numbers
+    store_scalar(buffers.place.index(first), place)
+    if static.has_ranges:
+        store_scalar(buffers.place.index(first + 1), bounds.begin)
+        store_scalar(buffers.place.index(first + 2), bounds.same_begin)
+        store_scalar(buffers.place.index(first + 3), bounds.same_end)
+        store_scalar(buffers.place.index(first + 4), bounds.end)
+    if plan.has_lengths:
+        store_scalar(buffers.place.index(first + 5), bounds.length)
     mbarrier.arrive(barriers.place_full.index(slot))
 
 
 @gluon.jit
-def receive_place(turn, buffers, barriers):
-    """Waits for the place of the tile of ``turn`` and reads it."""
+def receive_place(turn, buffers, barriers, plan: gl.constexpr, static: gl.constexpr):
+    """Waits for the place and the bounds of the tile of ``turn`` and reads them."""
     slot = turn % _PLACE_SLOTS
     mbarrier.wait(barriers.place_full.index(slot), turn // _PLACE_SLOTS & 1)
-    place = load_scalar(buffers.place.index(slot), _WARPS)
+    first = slot * plan.place_numbers
+    place = load_scalar(buffers.place.index(first), _WARPS)
+    begin = place * 0
+    same_begin = begin
+    same_end = begin
+    end = begin
+    length = begin
+    if static.has_ranges:
+        begin = load_scalar(buffers.place.index(first + 1), _WARPS)
+        same_begin = load_scalar(buffers.place.index(first + 2), _WARPS)
+        same_end = load_scalar(buffers.place.index(first + 3), _WARPS)
+        end = load_scalar(buffers.place.index(first + 4), _WARPS)
+    if plan.has_lengths:
+        length = load_scalar(buffers.place.index(first + 5), _WARPS)
     mbarrier.arrive(barriers.place_empty.index(slot))
-    return place
+    return place, Bounds(begin, same_begin, same_end, end, length)
 
 
 @gluon.jit
-def walk_of(place, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
-    """The walk of the tile of keys at a place of the queue.
+def _owner_of(place, static: gl.constexpr):
+    """``(block, head of all sequences)`` of the tile of keys at a place of the queue.
 
     The heads of a section are innermost, so that programs that run together read the same rows. Under a causal mask the
     first keys have the most rows; natural order is longest first.
@@ -67,7 +124,13 @@ def walk_of(place, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
     PER_SECTION: gl.constexpr = static.heads_per_section * static.kv_blocks
     within = place % PER_SECTION
     block = within // static.heads_per_section
-    head = place // PER_SECTION * static.heads_per_section + within % static.heads_per_section
+    return block, place // PER_SECTION * static.heads_per_section + within % static.heads_per_section
+
+
+@gluon.jit
+def walk_of(place, bounds, plan: gl.constexpr, static: gl.constexpr):
+    """The walk of the tile of keys at a place of the queue."""
+    block, head = _owner_of(place, static)
     batch = head // static.num_kv_heads
     kv_head = head % static.num_kv_heads
 
@@ -88,16 +151,13 @@ def walk_of(place, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
     same_begin = begin
     same_end = end
     if static.has_ranges:
-        row = ranges + (batch * static.kv_blocks + block) * WIDTH
-        same_begin = gl.load(row + 1)
-        same_end = gl.load(row + 2)
-        is_run = same_end - same_begin == gl.load(row + 4)
-        same_end = gl.where(is_run, same_end, same_begin)
-        begin = gl.maximum(begin, gl.load(row))
-        end = gl.minimum(end, gl.load(row + 3))
+        same_begin = bounds.same_begin
+        same_end = bounds.same_end
+        begin = gl.maximum(begin, bounds.begin)
+        end = gl.minimum(end, bounds.end)
     length = begin * 0 + static.kv_len
     if plan.has_lengths:
-        length = gl.load(lengths + batch)
+        length = bounds.length
         end = gl.where(first_key < length, end, 0)
     return Walk(
         block, batch, kv_head, begin, full_begin, full_end, gl.maximum(begin, end), same_begin, same_end, length

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from attn_tune.kernels.lang.gluon.attention.config import CONSUMERS, ROWS
+from attn_tune.kernels.lang.gluon.attention.config import CONSUMERS, ROWS, WARPS
 from attn_tune.kernels.lang.gluon.attention.logits import (
     crosses_edge,
     load_key_segments,
@@ -25,9 +25,11 @@ from attn_tune.kernels.lang.gluon.attention.logits import (
     softmax_step,
     sum_in_threads,
 )
+from attn_tune.kernels.lang.gluon.padding import zero_rows
 
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
+_WARPS = gl.constexpr(WARPS)
 
 
 @gluon.jit
@@ -112,6 +114,7 @@ def begin(
     )
     weights = gl.convert_layout(weights.to(buffers.k.dtype), layouts.weights)
     mbarrier.wait(barriers.v_full.index(slot), phase)
+    _zero_padding(block, slot, info, buffers, plan.last_keys, plan, static)
     return weights, state
 
 
@@ -194,7 +197,17 @@ def step(
     mbarrier.wait(barriers.v_full.index(slot), phase, pred=more)
     acc = warpgroup_mma_wait(0, deps=[acc])
     mbarrier.arrive(barriers.v_empty.index(last_slot))
+    _zero_padding(block, slot, info, buffers, EDGES, plan, static)
     return acc, weights, state, correction
+
+
+@gluon.jit
+def _zero_padding(block, slot, info, buffers, EDGES: gl.constexpr, plan: gl.constexpr, static: gl.constexpr):
+    """Zeroes the values of tile ``block`` behind the length of the sequence."""
+    if plan.has_lengths and EDGES != "none":
+        first = info.length - block * static.block_k
+        if first < static.block_k:
+            zero_rows(buffers.v, slot, gl.maximum(first, 0), _WARPS)
 
 
 @gluon.constexpr_function
