@@ -32,10 +32,10 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     Queries, keys, values, bias and cotangents are standard normal. For ``fwd`` odd seeds have some keys that are much
     longer, so that the running maximum of a row moves late and far; but not under a soft cap, near which it would show
     what kernels approximate. Segments and positions are those of documents packed end to end, with padding at the end
-    of the row, or, with lengths, that padding alone; queries are aligned with keys at the bottom right. Sinks are large
-    enough to take a sizeable share of the softmax. For ``bwd`` the residuals come from the reference, rounded as a
-    kernel would store them, and ``delta`` is computed from the rounded output, with a cotangent of the lse if the
-    problem has one.
+    of the row, or, with lengths, that padding alone, whose keys and values are not numbers; queries are aligned with
+    keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax. For ``bwd`` the residuals
+    come from the reference, rounded as a kernel would store them, and ``delta`` is computed from the rounded output,
+    with a cotangent of the lse if the problem has one.
     """
     q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = jax.random.split(
         jax.random.key(seed), 9
@@ -57,7 +57,10 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         operands = operands._replace(q_segments=q_ids, kv_segments=kv_ids)
     if lengths is not None:
         counted = jnp.arange(p.kv_len) < lengths[:, None]
+        behind = ~counted[:, :, None, None]
         operands = operands._replace(
+            k=jnp.where(behind, jnp.nan, operands.k),
+            v=jnp.where(behind, jnp.nan, operands.v),
             q_segments=jnp.zeros((p.batch, p.q_len), jnp.int32),
             kv_segments=jnp.where(counted, 0, KV_PADDING),
             kv_lengths=lengths,

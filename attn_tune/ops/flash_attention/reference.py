@@ -241,10 +241,16 @@ def _read(p: Problem, o: Operands, b: Array, n: Array, start: Array, rows: int, 
     bias = None
     if o.bias is not None and p.bias_dims is not None:
         bias = dense(o.bias, p.bias_dims).astype(jnp.promote_types(dtype, o.bias.dtype))
+    k = cut(o.k, (b, 0, kv, 0), (1, p.kv_len, 1, p.head_dim)).reshape(p.kv_len, -1).astype(dtype)
+    v = cut(o.v, (b, 0, kv, 0), (1, p.kv_len, 1, p.v_head_dim)).reshape(p.kv_len, -1).astype(dtype)
+    if o.kv_lengths is not None:
+        # What is there may be infinite or not a number.
+        counted = (col < o.kv_lengths[b])[:, None]
+        k, v = jnp.where(counted, k, 0), jnp.where(counted, v, 0)
     return Block(
         q=cut(o.q, (b, start, n, 0), (1, rows, 1, p.head_dim)).reshape(rows, p.head_dim).astype(dtype),
-        k=cut(o.k, (b, 0, kv, 0), (1, p.kv_len, 1, p.head_dim)).reshape(p.kv_len, -1).astype(dtype),
-        v=cut(o.v, (b, 0, kv, 0), (1, p.kv_len, 1, p.v_head_dim)).reshape(p.kv_len, -1).astype(dtype),
+        k=k,
+        v=v,
         bias=bias,
         visible=visible,
         keep=None if o.dropout is None else _kept(o.dropout, p.dropout_rate, b, n, row, col),

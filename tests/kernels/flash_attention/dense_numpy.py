@@ -11,10 +11,17 @@ def as_float64(x):
     return None if x is None else np.asarray(x).astype(np.float64)
 
 
+def counted(o: Operands, x) -> np.ndarray:
+    """Keys or values with zeros behind the lengths, where anything may be."""
+    x = as_float64(x)
+    if o.kv_lengths is not None:
+        x[np.arange(x.shape[1]) >= np.asarray(o.kv_lengths)[:, None]] = 0.0
+    return x
+
+
 def attention(p: Problem, o: Operands) -> dict[str, np.ndarray]:
     """``out`` and ``lse``, with the ``weights`` before dropout, the dropout ``factor`` and the ``capped`` logits."""
-    q, k, v = as_float64(o.q), as_float64(o.k), as_float64(o.v)
-    k, v = (np.repeat(x, p.group_size, axis=2) for x in (k, v))
+    q, k, v = as_float64(o.q), *(np.repeat(counted(o, x), p.group_size, axis=2) for x in (o.k, o.v))
     logits = p.scale * np.einsum("btnh,bsnh->bnts", q, k)
     if p.soft_cap is not None:
         logits = p.soft_cap * np.tanh(logits / p.soft_cap)
@@ -41,8 +48,7 @@ def gradients(p: Problem, inputs: BackwardInputs, dlse=None) -> dict[str, np.nda
     """``dq``, ``dk``, ``dv``, ``dbias`` and ``dsinks`` of ``sum(out * dout) + sum(lse * dlse)``."""
     o, dout = inputs.operands, as_float64(inputs.dout)
     a = attention(p, o)
-    q, k, v = as_float64(o.q), as_float64(o.k), as_float64(o.v)
-    k, v = (np.repeat(x, p.group_size, axis=2) for x in (k, v))
+    q, k, v = as_float64(o.q), *(np.repeat(counted(o, x), p.group_size, axis=2) for x in (o.k, o.v))
     dv = np.einsum("bnts,btnv->bsnv", a["weights"] * a["factor"], dout)
     dweights = np.einsum("btnv,bsnv->bnts", dout, v) * a["factor"]
     delta = (a["weights"] * dweights).sum(axis=3)

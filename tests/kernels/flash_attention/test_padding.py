@@ -7,13 +7,11 @@ import pytest
 
 from attn_tune.api.attention import attention
 from attn_tune.api.flash_attention import flash_attention
-from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.flash_attention._splash.arrays import prepare as splash_arrays
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
 from attn_tune.kernels.flash_attention.cudnn import kernel as cudnn
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.arrays import prepare as tpu_arrays
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
-from attn_tune.kernels.flash_attention.triton_hopper import SPEC as HOPPER, forward as hopper
 from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.masks.mask_info import MaskInfo
@@ -137,14 +135,6 @@ def test_cudnn_is_given_zeros(monkeypatch, spoilt):
         _, k, v, *_ = _given_to(monkeypatch, cudnn, name, call)
         for got, array in ((k, spoilt.k), (v, spoilt.v)):
             np.testing.assert_array_equal(got, jnp.where(HIDDEN_KEYS, 0, array))
-
-
-def test_the_forward_for_hopper_is_given_values_of_zero(monkeypatch, spoilt):
-    config = HOPPER.searches["fwd"].heuristic(LARGE, device_from_kind("nvidia-h200"))
-    _, _, k, v, *_ = _given_to(monkeypatch, hopper, "triton_call", lambda: hopper.forward(LARGE, config, spoilt))
-    # Hidden logits are replaced, for any keys.
-    assert k is spoilt.k
-    np.testing.assert_array_equal(v, jnp.where(HIDDEN_KEYS, 0, spoilt.v))
 
 
 def test_the_kernels_for_tpu_are_given_zeros(spoilt):
