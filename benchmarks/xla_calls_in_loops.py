@@ -54,8 +54,10 @@ def child(library: str) -> None:
     single = jnp.stack([jax.jit(add_one)(layer) for layer in layers])
     difference = jnp.abs(scanned(layers) - single).max()
     text = scanned.lower(layers).compile().as_text()
-    print(f"JAX {jax.__version__} {jax.devices()[0].device_kind}: worst difference {float(difference)}, "
-          f"dynamic-slice fusion in the program: {'dynamic_address' in text or 'dynamic_slice_fusion' in text}")
+    print(
+        f"JAX {jax.__version__} {jax.devices()[0].device_kind}: worst difference {float(difference)}, "
+        f"dynamic-slice fusion in the program: {'dynamic_address' in text or 'dynamic_slice_fusion' in text}"
+    )
 
 
 def main() -> None:

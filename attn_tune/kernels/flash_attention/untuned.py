@@ -44,8 +44,9 @@ _TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fus
 # `triton_hopper_fused` has no fitted figures. In races and finals (benchmarks/results/h200/flash_backward*.json and
 # sweep_fa4.txt) it took at most this part of cuDNN's time (0.79 to 0.88) with heads of 64 and so many rows of all query
 # heads, 1 to 8 query heads a key head; with fewer rows it took 1.01 times cuDNN's. Where cuDNN cannot, for a soft cap,
-# dropout, documents or a causal mask over longer keys, it took 0.74 to 0.91 times that of `triton`.
-_FUSED_OF_CUDNN, _FUSED_ROWS = 0.88, 524288
+# dropout, documents or a causal mask over longer keys, it took 0.74 to 0.91 times that of `triton`; on full rows with
+# lengths, which cuDNN is given copies for, 0.92 times cuDNN's.
+_FUSED_OF_CUDNN, _FUSED_PADDED_OF_CUDNN, _FUSED_ROWS = 0.88, 0.92, 524288
 _FUSED_OF_TRITON, _FUSED_FEATURED_ROWS, _FUSED_FEATURED_KEYS = 0.91, 262144, 4096
 _FUSED_GROUPS, _FUSED_HEAD_DIMS = range(1, 9), (64, 128)
 # Nor have the kernels of FlashAttention-4: in finals (sweep_fa4.txt) and a race (fa4_peers.md) they took at most about
@@ -133,7 +134,8 @@ def _fused_part(problem: Problem) -> tuple[str, float] | None:
         return "cudnn", _FUSED_OF_CUDNN
     has_feature = any(getattr(problem, name) for name in _FEATURES) or (problem.causal and problem.offset > 0)
     if has_feature and problem.kv_len >= _FUSED_FEATURED_KEYS and _is_like(problem, _FUSED_FEATURED_ROWS, *_FEATURES):
-        return "triton", _FUSED_OF_TRITON
+        is_padded = problem.has_lengths and not problem.causal
+        return ("cudnn", _FUSED_PADDED_OF_CUDNN) if is_padded else ("triton", _FUSED_OF_TRITON)
     return None
 
 

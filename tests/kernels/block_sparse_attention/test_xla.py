@@ -16,6 +16,7 @@ from attn_tune.ops.block_sparse_attention.inputs import make_inputs
 from attn_tune.ops.block_sparse_attention.operands import BackwardInputs
 from attn_tune.ops.block_sparse_attention.reference import as_dense
 from attn_tune.ops.flash_attention.operands import Residuals
+from tests.kernels.flash_attention.dense_numpy import counted
 from tests.kernels.flash_attention.triton_cases import distance
 from tests.kernels.flash_attention.triton_oracle import gradients
 
@@ -31,6 +32,7 @@ def case(name):
     operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
     blocks = np.asarray(operands.block_mask)
     arrays = {x: np.asarray(y) for x, y in operands._asdict().items() if y is not None}
+    arrays |= {"k": counted(operands, operands.k), "v": counted(operands, operands.v)}
     spread = blocks.repeat(problem.mask_block_q, 2)[:, :, : problem.q_len]
     arrays["mask"] = spread.repeat(problem.mask_block_k, 3)[..., : problem.kv_len]
     rng = np.random.default_rng(0)

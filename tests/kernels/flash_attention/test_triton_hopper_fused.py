@@ -204,7 +204,9 @@ def test_walks_make_the_weights_of_all_visible_pairs_and_no_others(arrays, block
     logit = rng.normal(size=(p.batch, p.num_q_heads, p.kv_len, plan.padded_q))
     found = np.zeros_like(logit)
     for tile in range(num_tiles(p, c)):
-        bounds = tiles.load_bounds.fn(_tensor(tile), ranges, None if counted is None else Pointer(counted), plan, static)
+        bounds = tiles.load_bounds.fn(
+            _tensor(tile), ranges, None if counted is None else Pointer(counted), plan, static
+        )
         walk = tiles.walk_of.fn(_tensor(tile), bounds, plan, static)
         for step in range(int(tiles.steps_of.fn(walk, static))):
             block, head = tiles.place_of.fn(_tensor(step), walk, static)

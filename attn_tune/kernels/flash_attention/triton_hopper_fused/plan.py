@@ -122,8 +122,10 @@ def dq_columns(problem: Problem, config: BackwardConfig) -> int:
 
 
 def shared_bytes(problem: Problem, config: BackwardConfig) -> int:
-    """Shared memory of one block: keys and values, in each stage queries or the output's gradient and a number or two a row,
-    the gradient of the logits twice, and a part of dq of each group. Groups that share keys exchange weights too.
+    """Shared memory of one block.
+
+    Keys and values, in each stage queries or the output's gradient and a number a row, ids of the queries' rows, the
+    gradient of the logits twice, and a part of dq of each group. Groups that share keys exchange weights too.
     """
     keys = 4 * config.block_k * problem.head_dim
     queries = (2 * problem.head_dim + 4) * config.block_q * (config.num_stages + config.dout_stages)

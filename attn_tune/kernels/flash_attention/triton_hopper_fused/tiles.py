@@ -20,7 +20,7 @@ _PLACE_SLOTS = gl.constexpr(PLACE_SLOTS)
 
 
 class Bounds(NamedTuple):
-    """What segments and lengths leave of a tile of keys: ``ranges.key_ranges``, and ``Walk.length``."""
+    """The rows that segments leave a tile of keys, as in ``ranges.row_ranges``, and ``Walk.length``."""
 
     begin: gl.tensor
     same_begin: gl.tensor

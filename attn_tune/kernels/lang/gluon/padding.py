@@ -1,11 +1,11 @@
 """Device code that zeroes the padding at the end of a sequence in shared memory.
 
-Copies by descriptor bring whole tiles, and a weight of zero does not hide what is not a number: their product is not one.
+Copies by descriptor bring whole tiles, and a weight of zero does not hide what is not a number.
 """
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
