@@ -129,7 +129,10 @@ def attention(
     if mask.q_positions is not None:
         dense, causal, window = mask.get_or_compute_attention_mask(), False, (None, None)
     else:
-        causal, window = mask.causal, mask.window
+        # No pair is further apart than this: a wider window hides nothing.
+        most = max(shape["T"], shape["S"])
+        causal = mask.causal
+        window = tuple(None if bound is None or bound >= most else bound for bound in mask.window)
         dense = MaskInfo(
             attention_mask=mask.attention_mask,
             q_segment_ids=mask.q_segment_ids,

@@ -387,3 +387,10 @@ def test_a_symbolic_batch_is_refused_by_name():
     arrays = [jax.ShapeDtypeStruct((batch, T, N, H), jnp.float32)] * 3
     with pytest.raises(UsageError, match=r"\(batch\) must be a positive integer"):
         jax.export.export(jax.jit(flash_attention))(*arrays)
+
+
+@pytest.mark.parametrize("window", [2**31, (2**40, None), (T + S, T + S)])
+def test_windows_wider_than_all_keys_hide_nothing(window):
+    q, k, v = qkv()
+    np.testing.assert_array_equal(attention(q, k, v, sliding_window=window)[0], attention(q, k, v)[0])
+    np.testing.assert_array_equal(flash_attention(q, k, v, sliding_window=window), flash_attention(q, k, v))
