@@ -96,24 +96,34 @@ def reload() -> bool:
 @contextlib.contextmanager
 def in_force[T: (Pack, OverridesFile)](layer: T) -> Generator[T]:
     """Activate one pack or one file of overrides within a ``with`` block."""
-    with _with_layers(_intern((layer, *_layers.get().layers))):
+    _activate(_intern((layer, *_layers.get().layers)))
+    try:
         yield layer
+    finally:
+        # Its own and no other: blocks of generators end in any order, and a finaliser may run in another context than
+        # the one that entered, which has no such layer.
+        rest = list(_layers.get().layers)
+        if layer in rest:
+            rest.remove(layer)
+        _activate(_intern(tuple(rest)))
 
 
 @contextlib.contextmanager
 def _with_layers(layers: Layers) -> Generator[None]:
     """Activate these layers and no others within a ``with`` block."""
-    global _ever_used
-    _ever_used = True
     before = _layers.get()
-    _layers.set(layers)
-    _sync()
+    _activate(layers)
     try:
         yield
     finally:
-        # Not by a token: a finaliser may run in another context than the one that entered.
-        _layers.set(before)
-        _sync()
+        _activate(before)
+
+
+def _activate(layers: Layers) -> None:
+    global _ever_used
+    _ever_used = True
+    _layers.set(layers)
+    _sync()
 
 
 def current_view() -> View:

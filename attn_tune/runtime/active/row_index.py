@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from attn_tune.packs.archive import naming
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
+from attn_tune.packs.shards import Shard
 from attn_tune.runtime.lookup.answer import DeviceLevel
 from attn_tune.runtime.lookup.text_distance import Near, near_texts
 from attn_tune.schema.device import Device
@@ -30,6 +31,7 @@ class RowIndex:
         self.broken: list[str] = []
         self.error = ""
         self._shards = pack.shards_of(op, direction)
+        self._lost: list[Shard] = []
         self._devices: dict[str, Device] = {}
         try:
             for shard in self._shards:
@@ -37,11 +39,16 @@ class RowIndex:
                     self._devices |= {k: d for k, d in pack.devices.items() if shard.holds_device(k)}
         except (IntegrityError, StorageError) as error:
             self.error = str(error)
-            self._shards, self._devices = [], {}
+            self._lost, self._shards, self._devices = self._shards, [], {}
             log.warning("ignored for %s.%s: %s", op, direction, error)
         # The last question's rows: several levels and devices ask for the same ones.
         self._last: tuple[str, list[Row]] = ("", [])
         self._last_near: tuple[str, list[Near]] = ("", [])
+
+    @property
+    def is_whole_again(self) -> bool:
+        """Whether files that could not be read can be now, and are what the manifest says."""
+        return bool(self._lost) and all(shard.is_readable for shard in self._lost)
 
     @functools.cached_property
     def _texts(self) -> list[str]:

@@ -81,14 +81,15 @@ def current_settings() -> Settings:
 def swap_settings() -> tuple[Settings | None, Settings]:
     """Make settings from the environment variables again; activate them if they decide otherwise; (old, new).
 
-    All packs are read before the swap, so that no lookup waits for it.
+    So they do, with equal packs, where a file that could not be read can be now. All packs are read before the swap, so
+    that no lookup waits for it.
     """
     global _current
     new = _from_environment()
     digest = new.digest
     with _lock:
         old = _current
-        if old is not None and old.digest == digest:
+        if old and old.digest == digest and not any(source.is_whole_again for source in old.sources):
             return old, old
         _current = new
     return old, new

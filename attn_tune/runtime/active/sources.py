@@ -63,6 +63,11 @@ class Source:
         self.read()
         return self._error
 
+    @property
+    def is_whole_again(self) -> bool:
+        """Whether a file that a lookup could not read can be read now."""
+        return any(index.is_whole_again for index in list(self._indexes.values()))
+
     def row_index(self, op: str, direction: str, fields: tuple[Field, ...]) -> RowIndex | None:
         """The rows of one op and direction, arranged on first use; None for a broken pack."""
         pack = self.pack

@@ -72,6 +72,30 @@ def test_packs_nest_and_the_innermost_is_asked_first():
     assert blocks() == [8, 8]
 
 
+def test_blocks_that_end_in_another_order_than_they_began_take_out_their_own():
+    def held(block):
+        with use_pack(pack(row(sig(1024), block), name=f"block{block}")):
+            yield
+
+    def now():
+        return lookup(OP, sig(1024), device=H200).config["block"]
+
+    first, second = held(1), held(3)
+    next(first), next(second)
+    assert now() == 3
+    first.close()
+    assert now() == 3
+    second.close()
+    assert now() == 8
+    # The same pack twice.
+    first, second = held(1), held(1)
+    next(first), next(second)
+    first.close()
+    assert now() == 1
+    second.close()
+    assert now() == 8
+
+
 def test_user_packs_of_variable_and_folder_answer_and_a_broken_one_is_ignored(monkeypatch, tmp_path, caplog):
     def write(name, block, length=1024):
         files = pack_files([row(sig(length), block, env=HERE)], name=name)
@@ -101,6 +125,26 @@ def test_user_packs_of_variable_and_folder_answer_and_a_broken_one_is_ignored(mo
     assert "ignored" in str(explain(OP, sig(1024), device=H200))
     with pytest.raises(IntegrityError, match="checksum"):
         use_pack(broken)
+
+
+@pytest.mark.parametrize("write", [write_folder, write_zip])
+def test_a_pack_whose_rows_could_not_be_read_once_answers_after_a_reload(monkeypatch, tmp_path, write):
+    path = write(tmp_path / "job.atpack", pack_files([row(sig(1024), 1, env=HERE)]))
+    monkeypatch.setenv("ATTN_TUNE_PACKS", str(path))
+
+    def block():
+        return lookup(OP, sig(1024), device=H200).config["block"]
+
+    reload()
+    # Its manifest is read here, and its rows when they are asked for.
+    assert settings.current_settings().sources[0].pack is not None
+    path.rename(tmp_path / "away")
+    assert block() == 8
+    (tmp_path / "away").rename(path)
+    assert block() == 8
+    assert reload()
+    assert block() == 1
+    assert not reload()
 
 
 def test_the_working_directory_is_not_searched(monkeypatch, tmp_path):
