@@ -348,7 +348,7 @@ def test_wide_integers_are_not_cut_to_32_bits():
     padding = flash_attention(q, k, v, attention_mask=wide)
     np.testing.assert_array_equal(padding, flash_attention(q, k, v, attention_mask=wide != 0))
     ids = np.array([[1] * T] * B) + 2**32
-    with pytest.raises(UsageError, match="q_segment_ids must fit 32 bits, got values from 4294967297"):
+    with pytest.raises(UsageError, match="q_segment_ids must fit int32, got values from 4294967297"):
         flash_attention(q, k, v, q_segment_ids=ids, kv_segment_ids=np.ones((B, S), np.int64))
     same = flash_attention(q, k, v, q_segment_ids=ids - 2**32, kv_segment_ids=np.ones((B, S), int))
     np.testing.assert_allclose(same, flash_attention(q, k, v), atol=1e-6)

@@ -188,7 +188,7 @@ def test_sharded_native_sparse_attention_is_not_gathered():
     [
         ({"block_indices": chosen()[:, :9]}, r"block_indices must be integers \[2, 70, 2, 3\] beside query"),
         ({"block_indices": chosen().astype(np.float32)}, "block_indices must be integers"),
-        ({"block_size": 24}, r"block=24 \(block_size\) must be a power of two between 16 and 256"),
+        ({"block_size": 24}, r"block_size=24 \(block\) must be a power of two between 16 and 256"),
         ({"block_size": 16.0}, "block_size must be an integer"),
         ({"block_counts": np.ones((B, T))}, r"block_counts must be an integer or integers \[2, 70, 2\]"),
         ({"g_cmp": GATES["g_cmp"][..., :2]}, r"g_cmp must be numbers \[2, 70, 6\]"),

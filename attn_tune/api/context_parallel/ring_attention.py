@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.context_parallel.gathered import all_gather, check_ulysses, ulysses
@@ -129,7 +130,8 @@ def ring_attention(
         causal=causal,
         sliding_window=sliding_window,
     )
-    local = Local(jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask.q_segment_ids, mask.kv_segment_ids)
+    ids = (_ids(name, getattr(mask, name), (shape["B"], shape["T"])) for name in ("q_segment_ids", "kv_segment_ids"))
+    local = Local(jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), *ids)
     if softmax_aux is not None:
         local = local._replace(sinks=sinks_of(softmax_aux, shape["N"], shape["K"]))
     counts = None
@@ -174,6 +176,16 @@ def strategy_of(devices: Ring, shape: Mapping[str, int], mask: MaskInfo) -> str:
     if mask.window != (None, None) or shape["T"] * shape["N"] >= 2 * _HIDES * shape["K"]:
         return "ring"
     return "ring" if shape["K"] % devices.size or shape["N"] % devices.size else "ulysses"
+
+
+def _ids(name: str, given: Any, shape: tuple[int, int]) -> Any:
+    """Ids of this device's tokens as they are given, checked before a strategy gathers them."""
+    if given is None:
+        return None
+    ids = given if isinstance(given, Array) else np.asarray(given)
+    if ids.shape not in (shape, (1, shape[1])) or not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise UsageError(f"{name} must be integers {list(shape)}, got {ids.dtype}{list(ids.shape)}")
+    return given
 
 
 def _counted(devices: Ring, lengths: Any, shape: Mapping[str, int]) -> Array:

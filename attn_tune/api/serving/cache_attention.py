@@ -106,14 +106,14 @@ def _with_shapes(names: tuple[str, ...], problem: Any, operands: Any) -> Any:
     return dataclasses.replace(problem, **sizes, num_q_heads=num_q_heads, num_kv_heads=heads)
 
 
-def check_query_dtype(query: Array) -> None:
-    """Check the dtype of queries.
+def check_query_dtype(query: Array, name: str = "query") -> None:
+    """Check the dtype of queries, the argument ``name``.
 
     Raises:
       UsageError: no kernel has it.
     """
     if query.dtype.name not in DTYPES:
-        raise UsageError(f"query must have dtype {', '.join(DTYPES)}, got {query.dtype}")
+        raise UsageError(f"{name} must have dtype {', '.join(DTYPES)}, got {query.dtype}")
 
 
 def check_query_codes(query: Array, k_pages: Any, q_scale: Any, out_dtype: Any) -> tuple[str, str, Array | None]:

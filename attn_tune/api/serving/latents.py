@@ -36,7 +36,7 @@ def latent_operands(
         _check_packed(query, cache, latent_dim, kv_scale)
     elif cache.ndim != 3 or cache.shape[-1] != width:
         wanted = f"[pages, P, {width}], the latent ({latent_dim}) and the rotary part ({width - latent_dim})"
-        raise UsageError(f"latent_pages must be {wanted} of a token, got shape {latent_pages.shape}")
+        raise UsageError(f"latent_pages must be {wanted} of a token, got shape {jnp.shape(latent_pages)}")
     if cache.dtype != query.dtype and cache.dtype.name not in (*CODES, PACKED):
         wanted = f"{query.dtype} as q_latent, {' or '.join(CODES)}, or {PACKED} as of pack_latents"
         raise UsageError(f"latent_pages must be {wanted}, got {cache.dtype}")
@@ -120,7 +120,7 @@ def latent_query(
     rope = check_array("q_rope", q_rope)
     if latent.ndim not in {len(form.split()) for form in forms}:
         raise UsageError(f"q_latent must be {' or '.join(forms)}, got shape {latent.shape}")
-    check_query_dtype(latent)
+    check_query_dtype(latent, "q_latent")
     if rope.shape[:-1] != latent.shape[:-1] or rope.dtype != latent.dtype:
         raise UsageError(
             f"q_latent and q_rope must agree in dtype and all axes but the last, got {latent.dtype}"

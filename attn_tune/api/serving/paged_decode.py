@@ -128,13 +128,13 @@ def decoded(
     Raises:
       UsageError: as ``paged_decode``.
     """
-    is_single = query.ndim == 3
+    is_single, name = query.ndim == 3, "q_latent" if "latent_dim" in options else "query"
     q = query[:, None] if is_single else query
     if not 1 <= q.shape[1] <= MOST_QUERIES:
-        raise UsageError(f"query has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
+        raise UsageError(f"{name} has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
     batch, layout = q.shape[0], options["layout"]
+    lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,), name))
     attributes, arrays = over_cache(q, *caches, page_table, batch, LENGTHS, **options)
-    lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,), "query"))
     problem, operands = Problem(q_len=q.shape[1], **attributes), Operands(kv_lens=lengths, **arrays)
     outputs = run(
         cache_call(NAME, _ROWS, layout, has_pages=problem.page_size > 0, kv_scale=problem.kv_scale, doing="decoding"),

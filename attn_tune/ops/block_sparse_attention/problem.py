@@ -80,7 +80,7 @@ class Problem(dense.Problem):
         dense.Problem.__post_init__(self)
         for word, size in (("bq", self.mask_block_q), ("bk", self.mask_block_k)):
             if size < LEAST_BLOCK or size & (size - 1):
-                raise UsageError(f"{word}={size!r} must be a power of two of at least {LEAST_BLOCK}")
+                raise UsageError(f"block_size={size!r} ({word}) must be a power of two of at least {LEAST_BLOCK}")
         check_choice("blocks", self.block_dims, SPANS, name="block_dims")
         # An axis of size 1 broadcasts under every name: one problem, one signature.
         sizes = zip(self.block_dims, (self.batch, self.num_q_heads), strict=True)

@@ -112,7 +112,7 @@ def _check_fits(name: str, array: Any) -> None:
         return
     least, most, limits = int(known.min()), int(known.max()), np.iinfo(np.int32)
     if not limits.min <= least <= most <= limits.max:
-        raise UsageError(f"{name} must fit 32 bits, got values from {least} to {most}: give them smaller numbers")
+        raise UsageError(f"{name} must fit int32, got values from {least} to {most}: give them smaller numbers")
 
 
 def _pair_of_rows(name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]) -> tuple[Array | None, Array | None]:
@@ -124,6 +124,8 @@ def _pair_of_rows(name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]) -
     rows: list[Array] = []
     for side, array, length in (("q", q_rows, shape["T"]), ("kv", kv_rows, shape["S"])):
         _check_fits(f"{side}_{name}", array)
+        if not isinstance(array, Array) and (known := np.asarray(array)).dtype.kind not in "biuf":
+            raise UsageError(f"{side}_{name} must be integers [B, length], got {known.dtype}{list(known.shape)}")
         array = jnp.asarray(array)
         if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer):
             raise UsageError(f"{side}_{name} must be integers [B, length], got {array.dtype}{list(array.shape)}")

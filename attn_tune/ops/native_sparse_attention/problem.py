@@ -95,7 +95,7 @@ class Problem:
         size = self.block_size
         if not LEAST_BLOCK <= size <= LARGEST_BLOCK or size & (size - 1):
             raise UsageError(
-                f"block={size!r} (block_size) must be a power of two between {LEAST_BLOCK} and {LARGEST_BLOCK}"
+                f"block_size={size!r} (block) must be a power of two between {LEAST_BLOCK} and {LARGEST_BLOCK}"
             )
         if self.is_packed and self.q_len != self.kv_len:
             raise UsageError(f"packed sequences have as many queries as keys, got t={self.q_len} and s={self.kv_len}")

@@ -89,7 +89,8 @@ def _miss(question: Question, steps: list[Step]) -> str:
             f"{steps[0].rejected}; freeze the job again"
         )
     mine = _parts(question.direction, question.signature.text, question.kernel or "", device)
-    best = (99, "its 'use' entries are of other ops")
+    some = any(not one.never for file in files for one in file.entries)
+    best = (99, "its 'use' entries are of other ops" if some else "it has no 'use' entries")
     for entry in (one for file in files for one in file.entries if one.op == question.op.name):
         asked_for = entry.frozen.asked if entry.frozen else ""
         theirs = _parts(entry.direction, str(entry.signature), asked_for, entry.device)

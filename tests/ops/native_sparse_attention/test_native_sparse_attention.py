@@ -28,7 +28,7 @@ def operands_of(problem, seed=0):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"block_size": 8}, "block=8 (block_size) must be a power of two between 16 and 256"),
+        ({"block_size": 8}, "block_size=8 (block) must be a power of two between 16 and 256"),
         ({"block_size": 96}, "block=96 (block_size) must be"),
         ({"num_kv_heads": 3}, "n=64 must be a multiple of k=3"),
         ({"workload": "eq"}, "workload='eq' must be one of"),
