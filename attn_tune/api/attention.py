@@ -132,7 +132,8 @@ def attention(
         # No pair is further apart than this: a wider window hides nothing.
         most = max(shape["T"], shape["S"])
         causal = mask.causal
-        window = tuple(None if bound is None or bound >= most else bound for bound in mask.window)
+        left, right = (None if bound is None or bound >= most else bound for bound in mask.window)
+        window = left, right
         dense = MaskInfo(
             attention_mask=mask.attention_mask,
             q_segment_ids=mask.q_segment_ids,

@@ -132,7 +132,7 @@ def flash_attention(
       softmax_scale: default ``1/sqrt(H)``.
       dropout_prob: probability of dropping a softmax weight.
       dropout_seed: an integer (traced is fine) or a ``jax.random.key``; None is 0. The same seed drops the same weights
-        in every kernel and on every sharding.
+        in every kernel and on every sharding. Of an integer the lower 32 bits count: hash a step and a layer into them.
       sliding_window: ``w`` or ``(left, right)``: position ``p`` sees ``[p - left, p + right]``.
       logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
       normalize_output: False returns the sum before its division by the softmax denominator, relative to the row's

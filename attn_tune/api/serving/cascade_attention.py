@@ -114,7 +114,8 @@ def cascade_attention(
 
     Returns:
       ``out``, like ``query`` with values' width. With ``return_lse`` also the natural logarithm of the softmax's
-      denominator, float32 with the axes of ``out`` but the last, sinks included; minus infinity where nothing is seen.
+      denominator, float32 with the axes of ``out`` but the last, sinks included; where nothing is seen theirs alone, or
+      minus infinity.
 
     Raises:
       UsageError: an argument is malformed; the message names it.

@@ -78,7 +78,8 @@ def mla_ragged(
 
     Returns:
       ``out``, like ``q_latent``. With ``return_lse`` also the natural logarithm of the softmax's denominator,
-      ``[tokens, N]`` in float32, sinks included; minus infinity where nothing is seen.
+      ``[tokens, N]`` in float32, sinks included; where nothing is seen theirs alone, or
+      minus infinity.
 
     Raises:
       UsageError: an argument is malformed; the message names it.

@@ -78,7 +78,8 @@ def paged_decode(
 
     Returns:
       ``out``, like ``query`` with values' width. With ``return_lse`` also the natural logarithm of the softmax's
-      denominator, ``[B, N]`` or ``[B, T, N]`` in float32, sinks included; minus infinity where nothing is seen.
+      denominator, ``[B, N]`` or ``[B, T, N]`` in float32, sinks included; where nothing is seen theirs alone, or
+      minus infinity.
 
     Raises:
       UsageError: an argument is malformed; the message names it.

@@ -102,8 +102,8 @@ def ragged_paged(
 
     Returns:
       ``out``, like ``query`` with values' width; of codes in ``out_dtype``. With ``return_lse`` also the natural
-      logarithm of the softmax's denominator, ``[tokens, N]`` in float32, sinks included; minus infinity where nothing
-      is seen.
+      logarithm of the softmax's denominator, ``[tokens, N]`` in float32, sinks included; where nothing is seen theirs
+      alone, or minus infinity.
 
     Raises:
       UsageError: an argument is malformed; the message names it.

@@ -92,8 +92,8 @@ def sparse_mla(
 
     Returns:
       ``out``, like ``q_latent``; zero where nothing is named. With ``return_lse`` also the natural logarithm of the
-      softmax's denominator, ``[B, T, N]`` or ``[tokens, N]`` in float32, sinks included; minus infinity where there is
-      nothing.
+      softmax's denominator, ``[B, T, N]`` or ``[tokens, N]`` in float32, sinks included; where nothing is named theirs
+      alone, or minus infinity.
 
     Raises:
       UsageError: an argument is malformed; the message names it.
