@@ -113,7 +113,7 @@ def test_sharded_batch_and_heads_are_not_gathered(cases):
         ({"block_mask": listed(4, 1, 3)}, "block_mask has 3 heads"),
         ({"block_mask": listed(4).astype(np.float32)}, "block_mask must be boolean or integer, got float32"),
         ({"block_size": 24}, r"block_size=24 \(bq\) must be a power of two of at least 16"),
-        ({"block_size": (32, 8)}, "bk=8 must be"),
+        ({"block_size": (32, 8)}, r"block_size=8 \(bk\) must be"),
         ({"block_size": (16, 16, 16)}, "block_size must be an integer or a pair"),
         ({"mask_info": MaskInfo(attention_mask=np.ones((B, S), bool))}, "mask_info has attention_mask"),
         ({"workload": "randon"}, "unknown workload 'randon'; did you mean 'random'"),

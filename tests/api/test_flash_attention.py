@@ -342,6 +342,11 @@ def test_a_config_as_a_mapping_needs_its_kernel_s_name():
     np.testing.assert_allclose(out, flash_attention(*qkv()), atol=1e-5)
 
 
+def test_segment_ids_that_are_no_numbers_are_refused_by_name():
+    with pytest.raises(UsageError, match=r"kv_segment_ids must be integers \[B, length\], got <U3\[\]"):
+        flash_attention(*qkv(), q_segment_ids=np.zeros((B, T), int), kv_segment_ids="foo")
+
+
 def test_wide_integers_are_not_cut_to_32_bits():
     q, k, v = qkv()
     wide = np.where(np.asarray(SAME[0, 0]).any(0)[None], 2**40, 0) * np.ones((B, 1), np.int64)
@@ -389,8 +394,7 @@ def test_a_symbolic_batch_is_refused_by_name():
         jax.export.export(jax.jit(flash_attention))(*arrays)
 
 
+@pytest.mark.parametrize("op", [flash_attention, lambda *x, **more: attention(*x, **more)[0]], ids=["flash", "dense"])
 @pytest.mark.parametrize("window", [2**31, (2**40, None), (T + S, T + S)])
-def test_windows_wider_than_all_keys_hide_nothing(window):
-    q, k, v = qkv()
-    np.testing.assert_array_equal(attention(q, k, v, sliding_window=window)[0], attention(q, k, v)[0])
-    np.testing.assert_array_equal(flash_attention(q, k, v, sliding_window=window), flash_attention(q, k, v))
+def test_windows_wider_than_all_keys_hide_nothing(op, window):
+    np.testing.assert_array_equal(op(*qkv(), sliding_window=window), op(*qkv()))

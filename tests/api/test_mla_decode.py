@@ -84,6 +84,12 @@ def test_a_derivative_is_refused():
         ({"latent_pages": jnp.zeros((63, 8, 48), jnp.int8)}, "kv_scale is missing"),
         ({"latent_pages": jnp.zeros((63, 8, 48), jnp.int8), "kv_scale": jnp.ones(3)}, r"one number or \[63, 8\]"),
         ({"page_table": None}, "a cache in pages needs page_table"),
+        ({"latent_pages": 3.5}, r"latent_pages must be \[pages, P, 48\].*got shape \(\)"),
+        ({"q_latent": jnp.zeros((6, 1, 6, 32), jnp.int32)}, "q_latent must have dtype"),
+        (
+            {"q_latent": jnp.zeros((6, 9, 6, 32), jnp.bfloat16), "q_rope": jnp.zeros((6, 9, 6, 16), jnp.bfloat16)},
+            "q_latent has 9 new tokens of a sequence; at most 8 are decoding",
+        ),
     ],
 )
 def test_malformed_arguments_are_refused_by_name(change, words):

@@ -19,7 +19,7 @@ LONG = Problem(**SIZES, q_len=4096, kv_len=4096, causal=True)
     ("change", "words"),
     [
         ({"mask_block_q": 8}, "block_size=8 (bq) must be a power of two of at least 16"),
-        ({"mask_block_k": 96}, "bk=96 must be"),
+        ({"mask_block_k": 96}, "block_size=96 (bk) must be"),
         ({"block_dims": "nb"}, "blocks='nb' (block_dims) must be one of"),
         ({"bias_dims": "bnts"}, "block_sparse_attention has no bias"),
         ({"has_sinks": True}, "block_sparse_attention has no sinks"),

@@ -29,7 +29,7 @@ def operands_of(problem, seed=0):
     ("change", "words"),
     [
         ({"block_size": 8}, "block_size=8 (block) must be a power of two between 16 and 256"),
-        ({"block_size": 96}, "block=96 (block_size) must be"),
+        ({"block_size": 96}, "block_size=96 (block) must be"),
         ({"num_kv_heads": 3}, "n=64 must be a multiple of k=3"),
         ({"workload": "eq"}, "workload='eq' must be one of"),
         ({"is_packed": True, "q_len": 100}, "as many queries as keys, got t=100 and s=8192"),

@@ -12,7 +12,7 @@ from attn_tune.runtime.active.layers import reload, use_overrides, use_pack
 from attn_tune.runtime.lookup.dispatch import explain, lookup
 from attn_tune.runtime.overrides.active import user_file, way_out
 from attn_tune.runtime.overrides.entries import make_entry
-from attn_tune.schema import IntegrityError, StorageError
+from attn_tune.schema import IntegrityError, LockfileError, StorageError
 from tests.runtime.lookup.toy_op import pack
 from tests.runtime.packbuilder import H200, OP, row, sig
 
@@ -105,6 +105,13 @@ def test_a_bad_entry_is_an_error_for_commands_and_a_warning_in_a_job(
     path.write_text(json.dumps(data | {"only": True}))
     with pytest.raises(IntegrityError, match=words):
         reload()
+
+
+def test_a_file_that_alone_may_answer_and_has_no_use_entries_says_so(tmp_path):
+    path = tmp_path / "only.json"
+    path.write_text(json.dumps({"format": 1, "only": True, "use": [], "never": []}))
+    with use_overrides(path), pytest.raises(LockfileError, match="it has no 'use' entries"):
+        block()
 
 
 def test_the_users_own_file_comes_after_those_of_the_variable(monkeypatch, tmp_path):
