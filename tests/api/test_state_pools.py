@@ -117,5 +117,5 @@ def test_malformed_pools_are_refused_in_a_sentence(change, words):
 def test_a_pool_has_no_gradients():
     call, pool = call_of("gated_delta_rule", 2, 3)
     slots = jnp.array([3, 1], jnp.int32)
-    with pytest.raises(UnsupportedError, match="state=pool: states are updated in place, so there is no backward"):
+    with pytest.raises(UnsupportedError, match="slots= updates states in place; without it the op is differentiated"):
         jax.grad(lambda pool: call(initial_state=pool, slots=slots)[0].sum())(pool)

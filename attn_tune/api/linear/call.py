@@ -130,8 +130,10 @@ def _call(op: str, gate: str, ragged: bool, has_pool: bool) -> Call:
         remedies={"t": f"a state goes from token to token, so {whole}", "h": whole, "v": whole}
         | dict.fromkeys("sbp", whole),
         gradients=("q", "k", "v", "g", "beta", "initial_state"),
-        backward_inputs=_backward_inputs,
-        alternative="a jax.lax.scan over the tokens is differentiated in any mode, any number of times",
+        backward_inputs=None if has_pool else _backward_inputs,
+        alternative="slots= updates states in place; without it the op is differentiated"
+        if has_pool
+        else "a jax.lax.scan over the tokens is differentiated in any mode, any number of times",
     )
 
 
