@@ -64,3 +64,13 @@ def test_the_glossary_has_the_words_that_commands_print():
     words = {word for words in re.findall(r"^\| (.*?) \| ", page, re.MULTILINE) for word in words.split(", ")}
     shown = "case contract decision digest final gate grade grid guard miss neighbour pack part point proven regret"
     assert words >= {*shown.split(), "row", "round", "rung", "spool", "tie", "twin", "untuned config"}
+
+
+def test_with_64_bits_floats_without_a_dtype_are_refused_and_integers_taken():
+    with jax.enable_x64(True):
+        q, ids = jnp.ones((1, 4, 1, 16)), jnp.ones((1, 4), int)
+        assert ids.dtype == jnp.int64
+        with pytest.raises(attn_tune.UsageError, match=r"query must have dtype .*, got float64"):
+            attn_tune.flash_attention(q, q, q)
+        q = q.astype(jnp.float32)
+        assert attn_tune.flash_attention(q, q, q, q_segment_ids=ids).dtype == jnp.float32
