@@ -33,3 +33,10 @@ def test_every_program_that_a_record_names_exists():
             assert name or not is_quoted or rest[0].startswith("-") or rest[0] in RENAMED, (page, rest)
         for path in re.findall(r"\battn_tune/packs/[\w/-]+", page.read_text()):
             assert (ROOT / path).exists(), (page, path)
+
+
+def test_the_report_to_xla_holds_the_script_that_made_its_record():
+    page = (ROOT / "docs/upstream/xla-calls-in-loops.md").read_text()
+    script = (ROOT / "benchmarks/xla_calls_in_loops.py").read_text()
+    assert f"```python\n{script[script.index('import os') :]}```" in page
+    assert (ROOT / "benchmarks/results/h200/xla_calls_in_loops.txt").read_text() in page

@@ -135,10 +135,10 @@ def called(size=4, tokens=8, **arguments):
         ({"chunks": 3}, "chunks must divide the 2 key/value heads, got 3"),
         ({"lengths": jnp.zeros(2, jnp.int32)}, r"lengths must be integers \[1\], got int32\[2\]"),
         ({"kv_segment_ids": jnp.zeros((1, 8), jnp.int32)}, "q_segment_ids is missing"),
-        ({"q_segment_ids": jnp.zeros(8, jnp.int32)}, r"q_segment_ids must be integers \[1, 8\], got int32\[8\]"),
+        ({"q_segment_ids": jnp.zeros(8, jnp.int32)}, r"q_segment_ids must be integers \[B, length\], got int32\[8\]"),
         (
             {"q_segment_ids": jnp.zeros((1, 32), jnp.int32), "size": 2, "strategy": "ulysses"},
-            r"q_segment_ids must be integers \[1, 8\], got int32\[1, 32\]",
+            r"q_segment_ids must have shape \(1, 8\), got \(1, 32\)",
         ),
         ({"causal": None}, "causal must be True or False"),
         ({"platform": "cuda", "strategy": "ring"}, "unknown kernel of flash_attention 'cuda'"),

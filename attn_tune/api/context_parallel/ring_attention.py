@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn_tune.api.context_parallel.gathered import all_gather, check_ulysses, ulysses
@@ -20,6 +19,7 @@ from attn_tune.api.request import request_of
 from attn_tune.ops.fields.arguments import as_mask, check_array, check_qkv
 from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.fields.sinks import sinks_of
+from attn_tune.ops.flash_attention.normalise import check_rows
 from attn_tune.ops.flash_attention.options import options_of
 from attn_tune.ops.flash_attention.problem import NAME
 from attn_tune.ops.masks.mask_info import KV_PADDING, Q_PADDING, MaskInfo
@@ -130,8 +130,11 @@ def ring_attention(
         causal=causal,
         sliding_window=sliding_window,
     )
-    ids = (_ids(name, getattr(mask, name), (shape["B"], shape["T"])) for name in ("q_segment_ids", "kv_segment_ids"))
-    local = Local(jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), *ids)
+    # Before a strategy gathers them, so that the message has the shapes of this device.
+    for name in ("q_segment_ids", "kv_segment_ids"):
+        if (ids := getattr(mask, name)) is not None:
+            check_rows(name, ids, (shape["B"], shape["T"]))
+    local = Local(jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask.q_segment_ids, mask.kv_segment_ids)
     if softmax_aux is not None:
         local = local._replace(sinks=sinks_of(softmax_aux, shape["N"], shape["K"]))
     counts = None
@@ -176,16 +179,6 @@ def strategy_of(devices: Ring, shape: Mapping[str, int], mask: MaskInfo) -> str:
     if mask.window != (None, None) or shape["T"] * shape["N"] >= 2 * _HIDES * shape["K"]:
         return "ring"
     return "ring" if shape["K"] % devices.size or shape["N"] % devices.size else "ulysses"
-
-
-def _ids(name: str, given: Any, shape: tuple[int, int]) -> Any:
-    """Ids of this device's tokens as they are given, checked before a strategy gathers them."""
-    if given is None:
-        return None
-    ids = given if isinstance(given, Array) else np.asarray(given)
-    if ids.shape not in (shape, (1, shape[1])) or not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise UsageError(f"{name} must be integers {list(shape)}, got {ids.dtype}{list(ids.shape)}")
-    return given
 
 
 def _counted(devices: Ring, lengths: Any, shape: Mapping[str, int]) -> Array:

@@ -124,17 +124,24 @@ def _pair_of_rows(name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]) -
     rows: list[Array] = []
     for side, array, length in (("q", q_rows, shape["T"]), ("kv", kv_rows, shape["S"])):
         _check_fits(f"{side}_{name}", array)
-        if not isinstance(array, Array) and (known := np.asarray(array)).dtype.kind not in "biuf":
-            raise UsageError(f"{side}_{name} must be integers [B, length], got {known.dtype}{list(known.shape)}")
-        array = jnp.asarray(array)
-        if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer):
-            raise UsageError(f"{side}_{name} must be integers [B, length], got {array.dtype}{list(array.shape)}")
-        if array.shape[0] not in (1, shape["B"]) or array.shape[1] != length:
-            raise UsageError(f"{side}_{name} must have shape {(shape['B'], length)}, got {array.shape}")
-        rows.append(jnp.broadcast_to(array, (shape["B"], length)))
+        check_rows(f"{side}_{name}", array, (shape["B"], length))
+        rows.append(jnp.broadcast_to(jnp.asarray(array), (shape["B"], length)))
     if name == "segment_ids" and any(isinstance(array, Tracer) and array.dtype.itemsize > 4 for array in rows):
         rows = _ranked(rows)
     return rows[0].astype(jnp.int32), rows[1].astype(jnp.int32)
+
+
+def check_rows(name: str, given: Any, shape: tuple[int, int]) -> None:
+    """Check ids or positions ``[B, length]``, or one row for all sequences.
+
+    Raises:
+      UsageError: another shape, or no integers.
+    """
+    array = given if isinstance(given, Array) else np.asarray(given)
+    if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise UsageError(f"{name} must be integers [B, length], got {array.dtype}{list(array.shape)}")
+    if array.shape not in (shape, (1, shape[1])):
+        raise UsageError(f"{name} must have shape {shape}, got {array.shape}")
 
 
 def _ranked(ids: list[Array]) -> list[Array]:

@@ -120,6 +120,7 @@ def _with_layers(layers: Layers) -> Generator[None]:
 
 
 def _activate(layers: Layers) -> None:
+    """Make these the layers of this context, and of this thread's jit key."""
     global _ever_used
     _ever_used = True
     _layers.set(layers)

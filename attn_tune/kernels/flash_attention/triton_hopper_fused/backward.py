@@ -9,10 +9,10 @@ warps is in slots of shared memory (``partitions.Buffers``), each guarded by bar
 
     copying warp (copy_tiles)     slots                          group 0 and group 1 (differentiate)
     -------------------------     ---------------------------    ------------------------------------------------
-    publish_place           --->  place   [2]              --->  receive_place
+    publish_place           --->  place and bounds [2]     --->  receive_place
     _load_keys        (TMA) --->  k       [2 x 64 keys]    --->  k.q of its own, ds.k of all
                       (TMA) --->  v       [2 x 64 keys]    --->  v.dout of its own; at the end dv, then dk leave there
-    _load_rows        (TMA) --->  q, lse  [stages]         --->  k.q, ds.q
+    _load_rows        (TMA) --->  q, lse, segments [stages] -->  k.q, ds.q
                       (TMA) --->  dout, delta [dout_stages] -->  v.dout, p.dout
                                   ds      [2 x 2]          <-->  each writes that of its keys, both read all: ds.k
                                   dq      [2]              <---  add_share: each its half, added from there by TMA
