@@ -246,12 +246,12 @@ def _decoded(attend: Attend, q: Float[Array, "B T N H"], level: SharedPrefix, kv
         ends = jnp.minimum(_group_ends(level, batch), count)
         last_tiles = jnp.cumsum(-(-jnp.diff(ends) // size))
         first_tiles = jnp.concatenate([jnp.zeros(1, last_tiles.dtype), last_tiles])
-        group = jnp.minimum(jnp.searchsorted(last_tiles, tile, side="right"), groups - 1)
+        group = jnp.minimum(jnp.searchsorted(last_tiles, tile, side="right", method="scan_unrolled"), groups - 1)
         first = ends[group] + (tile - first_tiles[group]) * size
         members = jnp.clip(first[:, None] + jnp.arange(size), 0, batch - 1)
         lengths = jnp.where(tile < last_tiles[-1], level.kv_lens[group], 0)
         out, lse = _over_tiles(attend, q[members], lengths, level.page_table[group], kv_heads)
-        own = jnp.minimum(jnp.searchsorted(ends[1:], sequence, side="right"), groups - 1)
+        own = jnp.minimum(jnp.searchsorted(ends[1:], sequence, side="right", method="scan_unrolled"), groups - 1)
         place = sequence - ends[own]
         at = (jnp.minimum(first_tiles[own] + place // size, tile.size - 1), place % size)
         out, lse = out[at], lse[at]

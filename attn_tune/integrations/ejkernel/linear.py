@@ -191,7 +191,9 @@ def mean_pooling(
     assert ends is not None
     sequences, lengths = ends.shape[0] - 1, ends[1:] - ends[:-1]
     # Tokens before the first sequence and behind the last go to one more, which is left out.
-    of_token = (jnp.searchsorted(ends, jnp.arange(x.shape[0]), side="right") - 1) % (sequences + 1)
+    of_token = (jnp.searchsorted(ends, jnp.arange(x.shape[0]), side="right", method="scan_unrolled") - 1) % (
+        sequences + 1
+    )
     sums = jax.ops.segment_sum(x.astype(jnp.float32), of_token, sequences + 1)[:sequences]
     return (sums / jnp.maximum(lengths, 1)[:, None]).astype(x.dtype)
 

@@ -170,7 +170,7 @@ def multi_latent_ragged_page_attention(
     table = block_tables.reshape(kv_lens.shape[0], -1)
     # The sequence of each token and its position; tokens of no sequence that counts see and write nothing.
     at = jnp.arange(tokens, dtype=jnp.int32)
-    sequence = jnp.searchsorted(query_start_loc[1:], at, side="right")
+    sequence = jnp.searchsorted(query_start_loc[1:], at, side="right", method="scan_unrolled")
     counts = sequence < distribution[2]
     sequence = jnp.minimum(sequence, kv_lens.shape[0] - 1)
     position = kv_lens[sequence] - query_start_loc[sequence + 1] + at

@@ -99,7 +99,7 @@ def places_of(cu_seqlens: jax.Array | None, static: Static) -> jax.Array:
         return jnp.asarray(np.stack([sequence, start, begin + static.length, begin], axis=1))
     starts = cu_seqlens.astype(jnp.int32)
     before = starts // CHUNK + jnp.arange(1, static.batch + 2, dtype=jnp.int32)
-    part = jnp.searchsorted(before, slots, side="right").astype(jnp.int32)
+    part = jnp.searchsorted(before, slots, side="right", method="scan_unrolled").astype(jnp.int32)
     edges = jnp.concatenate([jnp.zeros(1, jnp.int32), starts, jnp.full(1, static.length, jnp.int32)])
     begin, end = edges[part], edges[part + 1]
     start = begin + (slots - begin // CHUNK - part) * CHUNK

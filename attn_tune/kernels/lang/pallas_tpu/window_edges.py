@@ -64,7 +64,7 @@ def finished(
     p, o = problem, operands
     (out, lse), tokens, slots = kernel, q.shape[0], sizes_of(p.layout, o.k.shape)["slot"]
     row = jnp.arange(tokens)
-    sequence = jnp.clip(jnp.searchsorted(ends, row, side="right") - 1, 0, ends.shape[0] - 2)
+    sequence = jnp.clip(jnp.searchsorted(ends, row, side="right", method="scan_unrolled") - 1, 0, ends.shape[0] - 2)
     position = row - ends[sequence + 1] + pages.lengths[sequence]
     is_row = (row >= ends[0]) & (row < ends[-1])
     seen = is_row & (position >= 0)

@@ -34,7 +34,7 @@ def _places(p: Problem, o: Operands) -> tuple[Int[Array, "..."], Int[Array, "...
         position = o.kv_lens[:, None] - new + jnp.arange(new)
     else:
         token = jnp.arange(o.new_k.shape[0])
-        sequence = jnp.searchsorted(o.cu_q_lens[1:], token, side="right")
+        sequence = jnp.searchsorted(o.cu_q_lens[1:], token, side="right", method="scan_unrolled")
         ends = jnp.minimum(sequence, batch - 1)
         position = jnp.where(sequence < batch, o.kv_lens[ends] - o.cu_q_lens[ends + 1] + token, -1)
         sequence = ends

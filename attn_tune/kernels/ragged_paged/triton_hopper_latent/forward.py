@@ -55,7 +55,9 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
 
 def _owner(ends: Int[Array, " B"], index: Int[Array, " n"]) -> Int[Array, " n"]:
     """The sequence of each index, of sequences with these ends; the last one of an index behind all."""
-    return jnp.minimum(jnp.searchsorted(ends, index, side="right"), ends.shape[0] - 1).astype(jnp.int32)
+    return jnp.minimum(jnp.searchsorted(ends, index, side="right", method="scan_unrolled"), ends.shape[0] - 1).astype(
+        jnp.int32
+    )
 
 
 def _decoded(

@@ -26,7 +26,9 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, A
     def some(index: Int[Array, ""], outputs: Outputs) -> Outputs:
         """The outputs with those of ``config.tiles`` tiles."""
         tile = index * config.tiles + jnp.arange(config.tiles, dtype=jnp.int32)
-        sequence = jnp.minimum(jnp.searchsorted(last_tiles, tile, side="right"), lengths.shape[0] - 1)
+        sequence = jnp.minimum(
+            jnp.searchsorted(last_tiles, tile, side="right", method="scan_unrolled"), lengths.shape[0] - 1
+        )
         own = tile - jnp.where(sequence > 0, last_tiles[sequence - 1], 0)
         first = begins[sequence] + own * config.block_q
         row = first[:, None] + jnp.arange(config.block_q, dtype=jnp.int32)

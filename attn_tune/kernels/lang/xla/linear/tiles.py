@@ -74,7 +74,9 @@ class Tiling:
         else:
             begins, lengths = ends[:-1], ends[1:] - ends[:-1]
             last = jnp.cumsum(-(-lengths // self.chunk), dtype=jnp.int32)
-            sequence = jnp.minimum(jnp.searchsorted(last, tile, side="right"), lengths.shape[0] - 1).astype(jnp.int32)
+            sequence = jnp.minimum(
+                jnp.searchsorted(last, tile, side="right", method="scan_unrolled"), lengths.shape[0] - 1
+            ).astype(jnp.int32)
             first = jnp.where(sequence > 0, last[sequence - 1], 0)
             own = ((tile - first) * self.chunk)[:, None] + inside
             is_tile = tile < last[-1]
