@@ -20,7 +20,7 @@ class Case:
     Attributes:
       arrays: ``q``, ``k``, ``v``, and where the problem asks for them ``bias``, ``sinks``, ``dropout_seed`` (a uint32).
         What may attend to what is given in several forms at once: ``q_segments`` and ``kv_segments``; ``kv_lengths``
-        [B], if that is all; ``offsets``, if sequences lie end to end in a batch of one; ``dense`` [B | 1, 1, T, S], all
+        [B], if that is all; ``offsets``, if the problem says them; ``dense`` [B | 1, 1, T, S], all
         of it but a causal mask that is the same at both corners, unless it were too large.
       dout: the cotangent of the output, [B, T, N, V].
       operands: the same as the op takes them.
@@ -42,8 +42,8 @@ class Case:
 def make_case(problem: Problem, seed: int = 0) -> Case:
     """Random arrays. Every query sees a key, since implementations differ in what they return for one that does not.
 
-    Segments are padding of the keys where the problem says their lengths, sequences end to end (given by their offsets)
-    in a batch of one, and packed documents otherwise; no query is padding.
+    Segments are padding of the keys where the problem says their lengths, sequences end to end where it says their
+    offsets, and packed documents otherwise; no query is padding.
     """
     import jax
     import jax.numpy as jnp
@@ -51,7 +51,7 @@ def make_case(problem: Problem, seed: int = 0) -> Case:
     from attn_tune.ops.flash_attention.inputs import make_inputs
 
     p = problem
-    plain = replace(p, has_segments=False, has_lengths=False)
+    plain = replace(p, has_segments=False, has_lengths=False, has_offsets=False)
     operands, dout = jax.jit(lambda: _random(plain, make_inputs, seed))()
     arrays: dict[str, Any] = {"q": operands.q, "k": operands.k, "v": operands.v}
     arrays |= {n: x for n in ("bias", "sinks") if (x := getattr(operands, n)) is not None}
@@ -66,6 +66,7 @@ def make_case(problem: Problem, seed: int = 0) -> Case:
             q_segments=arrays["q_segments"],
             kv_segments=arrays["kv_segments"],
             kv_lengths=arrays["kv_lengths"] if p.has_lengths else None,
+            **({f"{side}_offsets": arrays["offsets"] for side in ("q", "kv")} if p.has_offsets else {}),
         )
     dense = _dense(p, arrays)
     if dense is not None:
@@ -134,7 +135,7 @@ def _segments(p: Problem, seed: int) -> tuple[dict[str, Any], int]:
         ids.append(np.repeat(np.arange(count, dtype=np.int32), sizes))
         pairs += int((sizes * (sizes + 1) // 2 if p.causal else sizes * sizes).sum())
     arrays: dict[str, Any] = dict.fromkeys(("q_segments", "kv_segments"), np.stack(ids))
-    if p.batch == 1:
+    if p.has_offsets:
         arrays["offsets"] = offsets
     return arrays, pairs
 

@@ -172,7 +172,7 @@ def block_sparse_attention(
     )
     block_q, block_k = _block_sizes(block_size)
     check_workload(workload, WORKLOADS)
-    dense = dataclasses.replace(dense, has_lse_gradient=return_lse, needs_lse=return_lse)
+    dense = dataclasses.replace(dense, has_offsets=False, has_lse_gradient=return_lse, needs_lse=return_lse)
     fields: dict[str, Any] = {field.name: getattr(dense, field.name) for field in dataclasses.fields(dense)}
     problem = Problem(
         **fields,

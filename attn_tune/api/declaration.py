@@ -40,6 +40,7 @@ class Call:
       words: what messages call a letter.
       remedies: what a message advises where a letter is sharded that is not parallel.
       broadcast: operands with a dimension of size 1 wherever they broadcast.
+      unfolded: operands that say more of a batch of one; a batch that ``vmap`` folded goes without them.
       unfoldable: operands with which ``vmap`` runs element by element.
       sums: outputs of the forward that are sums over the parallel letters which they lack; of a cut call, the sums of
         all shards.
@@ -69,6 +70,7 @@ class Call:
     words: Mapping[str, str] = field(default_factory=lambda: NONE)
     remedies: Mapping[str, str] = field(default_factory=lambda: NONE)
     broadcast: tuple[str, ...] = ()
+    unfolded: tuple[str, ...] = ()
     unfoldable: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
     indivisible: tuple[str, ...] = ()

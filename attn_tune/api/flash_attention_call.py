@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn_tune.api.attention_arrays import LETTERS, SHARED, with_shapes
+from attn_tune.api.attention_arrays import LETTERS, SHARED, with_shapes as with_dense_shapes
 from attn_tune.api.call import Outputs
 from attn_tune.api.declaration import Call
 from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
@@ -21,6 +21,12 @@ def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeSt
     if not problem.needs_lse:
         return {"out": out}
     return {"out": out, "lse": jax.ShapeDtypeStruct((batch, heads, q_len), jnp.float32)}
+
+
+def _with_shapes(problem: Problem, operands: Operands) -> Problem:
+    # The offsets of a batch of one are left out of a folded one, whose problem has none.
+    has_offsets = operands.q_offsets is not None
+    return with_dense_shapes(dataclasses.replace(problem, has_offsets=has_offsets), operands)
 
 
 def _place(operands: Operands, first: dict[str, Array]) -> Operands:
@@ -94,11 +100,14 @@ CALL = Call(
         "largest_sinks": "n",
         "dropout": "w",
         "kv_lengths": "b",
+        "q_offsets": "r",
+        "kv_offsets": "r",
         "lse": "bnt",
         "delta": "bnt",
     },
     outputs=_outputs,
-    with_shapes=with_shapes,
+    with_shapes=_with_shapes,
+    unfolded=("q_offsets", "kv_offsets"),
     place=_place,
     gradients=("q", "k", "v", "bias"),
     residuals=("out", "lse"),

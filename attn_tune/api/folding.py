@@ -36,16 +36,23 @@ def fold_vmap(
             # A batch of none is no problem of the op. No element runs, but it has the types of the outputs.
             with jax.disable_jit(False):
                 outputs = jax.lax.map(mapped, spread)
-        elif _can_fold(call, problem, spread, is_mapped):
+        elif _can_fold(call, problem, *(without := [_foldable(call, tree) for tree in (spread, is_mapped)])):
             outputs = jax.tree.map(
                 lambda x: x.reshape(axis_size, x.shape[0] // axis_size, *x.shape[1:]),
-                mapped(_folded(call, spread, is_mapped)),
+                mapped(_folded(call, *without)),
             )
         else:
             outputs = jax.lax.map(mapped, spread)
         return outputs, jax.tree.map(lambda _: True, outputs)
 
     return mapped
+
+
+def _foldable(call: Call, inputs: Any) -> Any:
+    """``inputs``, or any tree like it, without the operands that a folded batch goes without."""
+    operands = operands_of(inputs)
+    rest = operands._replace(**dict.fromkeys(call.unfolded))
+    return rest if operands is inputs else inputs._replace(operands=rest)
 
 
 def _can_fold(call: Call, problem: Any, spread: Any, is_mapped: Any) -> bool:

@@ -12,6 +12,7 @@ from attn_tune.api.flash_attention_call import CALL
 from attn_tune.api.folding import fold_vmap
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.runtime.answer_listeners import add_listener
 
 A, B, T, S, N, K, H = 2, 2, 5, 7, 2, 1, 8
 
@@ -107,3 +108,30 @@ def test_folding_makes_one_call_and_keeps_broadcast_axes():
     np.testing.assert_array_equal(out, operands.q)
     folded = ((A * B, T, N, H), (A * B, S, K, H), (1, N, T, S), (A * B, 1, T, S))
     assert shapes[-1] == folded
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["offsets of each", "one for all"])
+def test_packed_sequences_are_folded_without_their_offsets(mapped):
+    """Their ids say the same of a batch; element by element a row of models would run its calls one after another."""
+    q, k, v = draw(1, A, 1, T, N, H), draw(2, A, 1, T, K, H), draw(3, A, 1, T, K, H)
+    ends = jnp.array([[0, 2, 5], [0, 3, 4]])
+    weight = draw(7, 1, T, N, H)
+
+    def one(q, k, v, ends):
+        return jnp.sum(weight * flash_attention(q, k, v, cum_seqlens_q=ends, causal=True))
+
+    grad = jax.value_and_grad(one, (0, 1, 2))
+    of = (ends, 0) if mapped else (ends[0], None)
+    got = jax.jit(jax.vmap(grad, (0, 0, 0, of[1])))(q, k, v, of[0])
+    loop = [jax.jit(grad)(q[i], k[i], v[i], of[0][i] if mapped else of[0]) for i in range(A)]
+    want = jax.tree.map(lambda *x: jnp.stack(x), *loop)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), got, want)
+    asked = []
+    remove = add_listener(lambda answer: asked.append(str(answer.signature)))
+    try:
+        jax.jit(jax.vmap(one, (0, 0, 0, of[1]))).lower(q, k, v, of[0])
+    finally:
+        remove()
+    # JAX traces an element before it asks for the rule; what runs is asked for last.
+    assert f"b={A} " in asked[-1]
+    assert asked[-1].endswith("causal=1 seg=1")

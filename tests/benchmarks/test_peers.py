@@ -25,7 +25,7 @@ ROWS = {
     "softcap": {"causal": 1, "cap": 1},
     "bias": {"bias": "1nts"},
     "segments": {"causal": 1, "seg": 1},
-    "varlen": {"causal": 1, "seg": 1, "b": 1},
+    "varlen": {"causal": 1, "seg": 1, "ids": 0, "b": 1},
     "padded": {"seg": 1, "len": 1},
     "chunk-causal": {"causal": 1, "t": 8, "s": 24},
     "chunk-window": {"causal": 1, "t": 8, "s": 24, "left": 3},

@@ -51,6 +51,17 @@ def test_buckets_end_at_powers_of_two(a, b, expected):
     assert same_bucket(shape(sig(a)), shape(sig(b))) is expected
 
 
+def test_a_row_of_ids_answers_for_offsets_and_not_the_other_way_round():
+    op = get_op("flash_attention")
+    ids, offsets = (
+        shape_of(
+            op.parse_signature(f"flash_attention/v1 b=1 t=8 s=8 n=1 k=1 h=8 v=8 dtype=float16 seg=1{more}"), op.fields
+        )
+        for more in ("", " ids=0")
+    )
+    assert (distance(offsets, ids), distance(ids, offsets)) == (0.0, None)
+
+
 LONGER = tuple(dataclasses.replace(f, order_with="t") if f.name == "left" else f for f in FIELDS)
 
 

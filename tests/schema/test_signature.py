@@ -81,11 +81,14 @@ CHANGES = {
 
 def test_every_field_but_scale_and_what_is_done_with_the_lse_is_in_the_key():
     outside = {"scale", "has_lse_gradient", "needs_lse"}
-    assert {f.name for f in dataclasses.fields(Problem)} == set(CHANGES) | outside | {"has_lengths"}
+    assert {f.name for f in dataclasses.fields(Problem)} == set(CHANGES) | outside | {"has_lengths", "has_offsets"}
     keys = {dataclasses.replace(BASE, **{k: v}).signature.digest for k, v in CHANGES.items()}
     assert len(keys | {BASE.signature.digest}) == len(CHANGES) + 1
     padded = dataclasses.replace(BASE, has_segments=True, has_lengths=True)
+    packed = dataclasses.replace(BASE, has_segments=True, batch=1)
+    of_offsets = dataclasses.replace(packed, has_offsets=True)
     assert padded.signature.digest not in keys | {BASE.signature.digest}
+    assert of_offsets.signature.text == f"{packed.signature.text} ids=0"
     other = dataclasses.replace(BASE, scale=0.5, has_lse_gradient=True, needs_lse=False)
     assert other.signature == BASE.signature
 
@@ -93,6 +96,13 @@ def test_every_field_but_scale_and_what_is_done_with_the_lse_is_in_the_key():
 def test_lengths_come_with_the_segments_that_say_the_same():
     with pytest.raises(UsageError, match=r"len=1.*seg=1"):
         dataclasses.replace(BASE, has_lengths=True)
+
+
+@pytest.mark.parametrize("other", [{"batch": 2}, {"has_segments": False}, {"has_lengths": True}])
+def test_offsets_come_with_the_segments_of_a_batch_of_one(other):
+    packed = dataclasses.replace(BASE, batch=1, has_segments=True, has_offsets=True)
+    with pytest.raises(UsageError, match=r"ids=0.*seg=1.*b=1"):
+        dataclasses.replace(packed, **other)
 
 
 def test_a_new_field_at_its_default_keeps_old_digests():

@@ -55,13 +55,16 @@ _FUSED_GROUPS, _FUSED_HEAD_DIMS = range(1, 9), (64, 128)
 _FA4_OF_CUDNN = {"fa4": {64: 0.85, 128: 0.91}, "fa4_deterministic": {64: 0.86, 128: 0.99}}
 _FA4_OF_CUDNN_GROUPED = _FA4_OF_CUDNN | {"fa4_deterministic": {64: 0.97, 128: 1.06}}
 _FA4_OF_HOPPER = 0.96
+# Of that of `triton` backward, where documents are given by their offsets (sweep_fa4.txt).
+_FA4_OF_TRITON = {"fa4": {64: 0.89, 128: 0.82}, "fa4_deterministic": {64: 1.06, 128: 0.82}}
+_FA4_OF_TRITON_GROUPED = _FA4_OF_TRITON | {"fa4_deterministic": {64: 1.06, 128: 0.99}}
 _FA4_ROWS, _FA4_FORWARD_KEYS = 262144, 4096
 # Sequences of all these races are so long.
 _RACED_LENGTH = 1024
 # What a problem has that has nothing but a causal mask, or none, and sinks, which cost nothing.
 _SIZES = ("batch", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "v_head_dim", "scale", "dtype")
 _PLAIN = (*_SIZES, "causal", "has_sinks", "needs_lse", "has_lse_gradient")
-_FEATURES = ("soft_cap", "dropout_rate", "has_segments", "has_lengths")
+_FEATURES = ("soft_cap", "dropout_rate", "has_segments", "has_lengths", "has_offsets")
 # The place of the first kernel that goes by its expected time.
 _FIRST = 70
 # Microseconds up to which reading all keys of packed documents takes less than finding those that count.
@@ -120,10 +123,14 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
     if fused := _fused_part(problem):
         reference, share = fused
         found["triton_hopper_fused"] = share * found[reference]
-    if _fa4_was_raced(problem, "soft_cap"):
-        parts = _FA4_OF_CUDNN if problem.group_size == 1 else _FA4_OF_CUDNN_GROUPED
-        found |= {name: part[problem.head_dim] * found["cudnn"] for name, part in parts.items()}
-    return found
+    if problem.has_offsets and _fa4_was_raced(problem, "has_segments", "has_offsets"):
+        reference, parts, grouped = "triton", _FA4_OF_TRITON, _FA4_OF_TRITON_GROUPED
+    elif _fa4_was_raced(problem, "soft_cap"):
+        reference, parts, grouped = "cudnn", _FA4_OF_CUDNN, _FA4_OF_CUDNN_GROUPED
+    else:
+        return found
+    parts = parts if problem.group_size == 1 else grouped
+    return found | {name: part[problem.head_dim] * found[reference] for name, part in parts.items()}
 
 
 def _fused_part(problem: Problem) -> tuple[str, float] | None:

@@ -57,7 +57,7 @@ _SHARED = (*(field.name for field in SIZE_FIELDS), "dtype", *_OF_MASKS)
 class Problem(dense.Problem):
     """One call, without its arrays: one of ``flash_attention`` with a mask of blocks.
 
-    It has no bias, dense mask, sinks, dropout, positions or rounded logits.
+    It has no bias, dense mask, sinks, dropout, positions, offsets or rounded logits.
 
     Attributes:
       mask_block_q, mask_block_k: query rows and keys of a block of the mask, powers of two from 16 on.
@@ -91,6 +91,7 @@ class Problem(dense.Problem):
             "sinks": self.has_sinks,
             "dropout": self.dropout_rate,
             "positions": self.has_positions,
+            "offsets": self.has_offsets,
             "rounded logits": self.logits_dtype != "float32",
         }
         if found := [name for name, asked in refused.items() if asked]:

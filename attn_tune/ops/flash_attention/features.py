@@ -1,8 +1,10 @@
 """Small problems that are hard to get right."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
+from attn_tune.ops.fields import granularity
 from attn_tune.ops.flash_attention.problem import Problem
 
 # Query and key lengths: more than one tile of any kernel, and no multiple of one; rows before the first key; one row.
@@ -30,15 +32,25 @@ def features(problem: Problem) -> tuple[Problem, ...]:
         dropout_rate=BITING_DROPOUT if problem.dropout_rate > 0 else 0.0,
     )
     # A row of one sequence or head may be lent to several, which nothing else here would run.
-    several = dataclasses.replace(small, **few_heads(problem, 2))
+    several = dataclasses.replace(small, **few_heads(problem, 2) | ({"batch": 1} if problem.has_offsets else {}))
     # A call may come with any scale, and differentiate the lse it is given; its row answers all the same.
     unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
     of_length = (small, unusual, small, small)
-    problems = list(zip(of_length, LENGTHS, strict=True))
-    problems += [(several, LENGTHS[1])] if several != small else []
+    lengths = LENGTHS
+    if problem.has_offsets and not problem.has_positions and problem.bounds != (None, None):
+        # Sequences whose queries and keys end at different places have positions.
+        lengths = tuple((s, s) for _, s in LENGTHS)
+    problems = list(zip(of_length, lengths, strict=True))
+    problems += [(several, lengths[1])] if several != small else []
     return tuple(
         dataclasses.replace(one, q_len=t, kv_len=s, window=shrunk(problem.window, s)) for one, (t, s) in problems
     )
+
+
+def coarser(problem: Problem) -> Iterator[Problem]:
+    """Variants of a problem for kernels that cannot take it: ``granularity.coarser``, offsets as long as they fit."""
+    for variant in granularity.coarser(dataclasses.replace(problem, has_offsets=False)):
+        yield dataclasses.replace(variant, has_offsets=problem.has_offsets and variant.batch == 1)
 
 
 def few_heads(problem: Problem, least: int) -> dict[str, int]:
@@ -92,6 +104,12 @@ def samples() -> dict[str, Problem]:
         "dropout": _tiny(dropout_rate=BITING_DROPOUT),
         "segments": _tiny(has_segments=True),
         "segments_longer_keys": _tiny(has_segments=True, causal=True, q_len=41, kv_len=90),
+        "offsets": _tiny(batch=1, has_segments=True, has_offsets=True),
+        "offsets_causal": _tiny(batch=1, has_segments=True, has_offsets=True, causal=True, **gqa),
+        "offsets_window": _tiny(batch=1, has_segments=True, has_offsets=True, causal=True, window=(12, None)),
+        "offsets_longer_keys": _tiny(
+            batch=1, has_segments=True, has_offsets=True, has_positions=True, causal=True, q_len=41, kv_len=90
+        ),
         "lengths": _tiny(has_segments=True, has_lengths=True),
         "lengths_causal": _tiny(has_segments=True, has_lengths=True, causal=True),
         "positions_causal": _tiny(has_positions=True, has_segments=True, causal=True),
@@ -134,6 +152,7 @@ def samples() -> dict[str, Problem]:
 
 def _tiny(
     *,
+    batch: int = 2,
     q_len: int = 70,
     kv_len: int = 70,
     head_dim: int = 32,
@@ -144,7 +163,7 @@ def _tiny(
     **flags: Any,
 ) -> Problem:
     return Problem(
-        batch=2,
+        batch=batch,
         q_len=q_len,
         kv_len=kv_len,
         num_q_heads=num_q_heads,

@@ -32,10 +32,10 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     Queries, keys, values, bias and cotangents are standard normal. For ``fwd`` odd seeds have some keys that are much
     longer, so that the running maximum of a row moves late and far; but not under a soft cap, near which it would show
     what kernels approximate. Segments and positions are those of documents packed end to end, with padding at the end
-    of the row, or, with lengths, that padding alone, whose keys and values are not numbers; queries are aligned with
-    keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax. For ``bwd`` the residuals
-    come from the reference, rounded as a kernel would store them, and ``delta`` is computed from the rounded output,
-    with a cotangent of the lse if the problem has one.
+    of the row, and their offsets; or, with lengths, that padding alone, whose keys and values are not numbers. Queries
+    are aligned with keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax. For
+    ``bwd`` the residuals come from the reference, rounded as a kernel would store them, and ``delta`` is computed from
+    the rounded output, with a cotangent of the lse if the problem has one.
     """
     q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = jax.random.split(
         jax.random.key(seed), 9
@@ -55,6 +55,9 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     if documents is not None and p.has_segments:
         q_ids, kv_ids = (x[:, -n:] for x, n in zip(documents[:2], (p.q_len, p.kv_len), strict=True))
         operands = operands._replace(q_segments=q_ids, kv_segments=kv_ids)
+    if documents is not None and p.has_offsets:
+        q_offsets, kv_offsets = (_cut(documents[3], p, n) for n in (p.q_len, p.kv_len))
+        operands = operands._replace(q_offsets=q_offsets, kv_offsets=kv_offsets)
     if lengths is not None:
         counted = jnp.arange(p.kv_len) < lengths[:, None]
         behind = ~counted[:, :, None, None]
@@ -145,7 +148,15 @@ def _lengths(key: Array, p: Problem) -> Int[Array, " B"]:
     return lengths.at[-1].set(0) if p.batch > 1 and p.kv_len < TOKENS_PER_DOCUMENT else lengths
 
 
-def _documents(key: Array, p: Problem) -> tuple[Int[Array, "B L"], Int[Array, "B L"], Int[Array, "B L"]]:
+def _cut(offsets: Int[Array, "1 R"], p: Problem, length: int) -> Int[Array, " R"]:
+    """Offsets of documents of a packed row, as those of its last ``length`` tokens."""
+    return jnp.maximum(offsets[0] - (max(p.q_len, p.kv_len) - length), 0)
+
+
+def _documents(
+    key: Array, p: Problem
+) -> tuple[Int[Array, "B L"], Int[Array, "B L"], Int[Array, "B L"], Int[Array, "B R"]]:
+    """Ids of queries and of keys, positions, and the starts of all documents with the end of the last."""
     # Both sides are cut from the end of one packed row of length L = max(T, S): bottom-right alignment.
     length = max(p.q_len, p.kv_len)
     count = min(max(length // TOKENS_PER_DOCUMENT, MIN_DOCUMENTS), MAX_DOCUMENTS, length)
@@ -156,9 +167,10 @@ def _documents(key: Array, p: Problem) -> tuple[Int[Array, "B L"], Int[Array, "B
     starts = jnp.concatenate([jnp.zeros((p.batch, 1), jnp.int32), jnp.sort(starts, axis=1)], axis=1)
 
     def ids_of(starts: Int[Array, " documents"]) -> Int[Array, " L"]:
-        return jnp.searchsorted(starts, column, side="right").astype(jnp.int32)
+        return jnp.searchsorted(starts, column, side="right", method="scan_unrolled").astype(jnp.int32)
 
     ids = jax.vmap(ids_of)(starts)
     position = column[None] - jnp.take_along_axis(starts, ids - 1, axis=1)
     padding = column >= used
-    return jnp.where(padding, Q_PADDING, ids), jnp.where(padding, KV_PADDING, ids), position
+    offsets = jnp.pad(starts, ((0, 0), (0, 1)), constant_values=used)
+    return jnp.where(padding, Q_PADDING, ids), jnp.where(padding, KV_PADDING, ids), position, offsets

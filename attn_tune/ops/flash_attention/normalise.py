@@ -53,6 +53,7 @@ def normalise(
         key, value = zero_beyond(key, kv_lengths), zero_beyond(value, kv_lengths)
         # The ids say more than the lengths of the keys.
         kv_lengths = None
+    has_offsets = shape["B"] == 1 and mask.q_offsets is not None and q_segments is not None
     needs_positions = mask.causal or mask.window != (None, None)
     if not needs_positions:
         q_positions = kv_positions = None
@@ -72,6 +73,8 @@ def normalise(
         sinks=None if softmax_aux is None else sinks_of(softmax_aux, shape["N"], shape["K"]),
         dropout=dropout_words(dropout_seed) if options.dropout_rate > 0 else None,
         kv_lengths=kv_lengths,
+        q_offsets=mask.q_offsets if has_offsets else None,
+        kv_offsets=mask.kv_offsets if has_offsets else None,
     )
     problem = Problem(
         batch=shape["B"],
@@ -88,6 +91,7 @@ def normalise(
         bias_dims=dims_of(operands.bias),
         has_segments=q_segments is not None,
         has_lengths=kv_lengths is not None,
+        has_offsets=has_offsets,
         has_positions=q_positions is not None,
         has_sinks=operands.sinks is not None,
         soft_cap=options.soft_cap,
@@ -148,4 +152,4 @@ def _ranked(ids: list[Array]) -> list[Array]:
     """Ids of 64 bits as their places among all of them, in order: only which are equal counts."""
     wide = [array.astype(jnp.int64) for array in ids]
     known = jnp.sort(jnp.concatenate([array.ravel() for array in wide]))
-    return [jnp.searchsorted(known, array) for array in wide]
+    return [jnp.searchsorted(known, array, method="scan_unrolled") for array in wide]

@@ -14,7 +14,9 @@ class Operands(NamedTuple):
     logit a query head. ``dropout`` is three words: seed, first batch index, first query head of this shard, so that a
     sharded call drops the same weights as a whole one. ``kv_lengths`` says what the segments say, for kernels that take
     padding as lengths: keys ``[0, kv_lengths[b])`` count, for every query. Keys and values beyond them may be infinite
-    or NaN; all else is finite.
+    or NaN; all else is finite. ``q_offsets`` and ``kv_offsets`` say what segments and positions say, for kernels that
+    take sequences end to end: sequence ``r`` has the tokens from entry ``r`` to the next, and the ends of its queries
+    and keys meet; behind the last entry is padding.
 
     Attributes:
       q, k, v: queries, keys and values.
@@ -34,6 +36,8 @@ class Operands(NamedTuple):
     sinks: Float[Array, " N"] | None = None
     dropout: UInt32[Array, " 3"] | None = None
     kv_lengths: Int[Array, " B"] | None = None
+    q_offsets: Int[Array, " R"] | None = None
+    kv_offsets: Int[Array, " R"] | None = None
 
 
 class Residuals(NamedTuple):

@@ -38,6 +38,13 @@ FIELDS = (
         default=0,
         doc="`1`: they are padding behind the keys, of known lengths",
     ),
+    Field(
+        name="ids",
+        kind=FieldKind.RESOURCE,
+        is_int=True,
+        default=1,
+        doc="`0`: they are those of sequences end to end, of known offsets; rows of ids alone answer too",
+    ),
     Field(name="pos", kind=_C, is_int=True, default=0, doc="`1`: explicit positions (packed sequences)"),
     *SOFTMAX_FIELDS,
     Field(
@@ -64,6 +71,8 @@ class Problem(AttentionProblem):
     Attributes:
       has_segments: segment ids for both sides are given; only equal ids attend.
       has_lengths: all that the segment ids say is how many keys of each batch entry count, and that is given too.
+      has_offsets: all that segment ids and positions say is where sequences end that lie end to end in a batch of one,
+        and that is given too.
       has_positions: explicit positions replace row and column numbers in causal and window masks.
       logits_dtype: the logits are rounded to it before the softmax.
       precision: of the matrix products, as in ``jax.lax.Precision``.
@@ -78,6 +87,7 @@ class Problem(AttentionProblem):
 
     has_segments: bool = False
     has_lengths: bool = False
+    has_offsets: bool = False
     has_positions: bool = False
     logits_dtype: str = "float32"
     precision: str = "default"
@@ -90,6 +100,8 @@ class Problem(AttentionProblem):
         check_choice("prec", self.precision, PRECISIONS, name="precision")
         if self.has_lengths and not self.has_segments:
             raise UsageError("lengths (len=1) come with the segment ids (seg=1) that say the same")
+        if self.has_offsets and (not self.has_segments or self.has_lengths or self.batch != 1):
+            raise UsageError("offsets (ids=0) come with segment ids (seg=1) in a batch of one (b=1), without lengths")
         self._drop_what_hides_nothing()
         for name in ("mask_dims", "bias_dims"):
             dims = getattr(self, name)
@@ -135,6 +147,7 @@ class Problem(AttentionProblem):
         own = {
             "seg": int(self.has_segments),
             "len": int(self.has_lengths),
+            "ids": int(not self.has_offsets),
             "pos": int(self.has_positions),
             "logits": self.logits_dtype,
             "prec": self.precision,
@@ -149,6 +162,7 @@ class Problem(AttentionProblem):
             **shared_arguments(values),
             has_segments=flag(values, "seg"),
             has_lengths=flag(values, "len"),
+            has_offsets=not flag(values, "ids"),
             has_positions=flag(values, "pos"),
             logits_dtype=values["logits"],
             precision=values["prec"],

@@ -47,6 +47,9 @@ class MaskInfo:
       q_lengths: the number of queries of each batch entry that count. ``from_lengths`` writes the lengths beside the
         segment ids that say the same; alone they mask nothing. Values stored beyond them may be infinite or NaN.
       kv_lengths: the number of keys of each batch entry that count.
+      q_offsets: where the sequences start, and the last one ends, that lie end to end in a batch of one.
+        ``from_cum_seqlens`` writes the offsets beside the ids and positions that say the same; alone they mask nothing.
+      kv_offsets: the same of the keys.
       causal: a row sees its own position and those before it.
       sliding_window: ``(left, right)``: position ``p`` sees ``[p - left, p + right]``; None is unbounded. An integer
         ``w`` is ``(w, w)``.
@@ -62,6 +65,8 @@ class MaskInfo:
     kv_positions: Int[Array, "B S"] | None = None
     q_lengths: Int[Array, " B"] | None = None
     kv_lengths: Int[Array, " B"] | None = None
+    q_offsets: Int[Array, " R"] | None = None
+    kv_offsets: Int[Array, " R"] | None = None
     causal: bool = dataclasses.field(default=False, metadata={"static": True})
     sliding_window: int | Window | None = dataclasses.field(default=None, metadata={"static": True})
 
@@ -169,7 +174,8 @@ class MaskInfo:
                 "q_positions": (jnp.arange(q_len, dtype=jnp.int32) - q_start)[None],
                 "kv_positions": (jnp.arange(kv_len, dtype=jnp.int32) - kv_start)[None],
             }
-        return cls(q_segment_ids=q_ids[None], kv_segment_ids=kv_ids[None], **positions, **flags)
+        offsets = {"q_offsets": q_offsets, "kv_offsets": kv_offsets}
+        return cls(q_segment_ids=q_ids[None], kv_segment_ids=kv_ids[None], **offsets, **positions, **flags)
 
     @property
     def window(self) -> Window:
@@ -211,7 +217,8 @@ class MaskInfo:
         """Both masks. Structure is kept where it can be; of two sets of segments or positions the second turns dense.
 
         Positions that only one side has are adopted by both: ``MaskInfo(causal=True) & packed`` is causal within the
-        packed sequences. The lengths of a side that turns dense are lost: it is a mask like any other.
+        packed sequences. The lengths and offsets of a side that turns dense are lost: it is a mask like any other; and
+        so are the offsets of a side beside which the other one has segments or positions.
         """
         if not isinstance(other, MaskInfo):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
@@ -220,6 +227,8 @@ class MaskInfo:
         dense = [m for m in (self.attention_mask, other.attention_mask) if m is not None]
         if len(dense) == 2:
             dense = [combine_dense(dense_4d(dense[0]), dense_4d(dense[1]))]
+        # The ids and positions of the result are those of ``whole`` alone, if there is one.
+        whole = self if not other._has_rows() else other if not self._has_rows() else MaskInfo()
         return MaskInfo(
             attention_mask=dense[0] if dense else None,
             q_segment_ids=_first(self.q_segment_ids, other.q_segment_ids),
@@ -228,6 +237,8 @@ class MaskInfo:
             kv_positions=_first(self.kv_positions, other.kv_positions),
             q_lengths=_first(self.q_lengths, other.q_lengths),
             kv_lengths=_first(self.kv_lengths, other.kv_lengths),
+            q_offsets=whole.q_offsets,
+            kv_offsets=whole.kv_offsets,
             causal=self.causal or other.causal,
             sliding_window=intersect_windows(self.window, other.window),
         )
@@ -249,14 +260,21 @@ class MaskInfo:
             kv_positions=None if self.kv_positions is None else rows,  # type: ignore[arg-type]
             q_lengths=None if self.q_lengths is None else PartitionSpec(batch),  # type: ignore[arg-type]
             kv_lengths=None if self.kv_lengths is None else PartitionSpec(batch),  # type: ignore[arg-type]
+            q_offsets=None if self.q_offsets is None else PartitionSpec(None),  # type: ignore[arg-type]
+            kv_offsets=None if self.kv_offsets is None else PartitionSpec(None),  # type: ignore[arg-type]
             causal=self.causal,
             sliding_window=self.sliding_window,
         )
 
     def _clashes(self, other: "MaskInfo") -> bool:
-        names = ("q_segment_ids", "kv_segment_ids", "q_positions", "kv_positions")
-        pairs = ((getattr(self, n), getattr(other, n)) for n in names)
+        pairs = zip(self._rows(), other._rows(), strict=True)
         return any(a is not None and b is not None and a is not b for a, b in pairs)
+
+    def _has_rows(self) -> bool:
+        return any(row is not None for row in self._rows())
+
+    def _rows(self) -> tuple[Array | None, ...]:
+        return self.q_segment_ids, self.kv_segment_ids, self.q_positions, self.kv_positions
 
     def _positions(self, q_len: int | None, kv_len: int | None) -> tuple[Array, Array]:
         if self.q_positions is not None and self.kv_positions is not None:
@@ -275,7 +293,7 @@ class MaskInfo:
 
 def _segment_of_token(offsets: Int[Array, " R"], length: int, padding: int) -> Int[Array, " L"]:
     tokens = jnp.arange(length, dtype=jnp.int32)
-    ids = jnp.searchsorted(offsets, tokens, side="right").astype(jnp.int32) - 1
+    ids = jnp.searchsorted(offsets, tokens, side="right", method="scan_unrolled").astype(jnp.int32) - 1
     return jnp.where(tokens < offsets[-1], ids, padding)
 
 

@@ -219,6 +219,14 @@ def test_flash_attention_4_is_last_where_no_race_speaks_for_it(direction):
         assert untuned_order.place(FA4, dataclasses.replace(problem(), **other), direction, H200) < 0
 
 
+def test_flash_attention_4_comes_first_backward_where_documents_are_given_by_their_offsets():
+    p = problem(B=1, T=16384, N=32, K=8, causal=True, has_segments=True)
+    names = ("triton", "triton_hopper_fused", FA4)
+    for has_offsets, first in ((True, FA4), (False, "triton_hopper_fused")):
+        q = dataclasses.replace(p, has_offsets=has_offsets)
+        assert max(names, key=lambda n: OP.place(get_kernel(f"{OP.name}/{n}"), q, "bwd", H200)) == first
+
+
 def test_on_other_gpus_cudnn_comes_first():
     a100 = Device(platform="cuda", family="sm_80", variant="nvidia-a100", units=108)
     p = problem(B=32, T=4, S=4096, N=32, K=8)

@@ -7,6 +7,7 @@ import pytest
 
 from attn_tune.ops.flash_attention.inputs import LONG_KEY, LONG_KEY_EVERY, make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.masks.mask_info import MaskInfo
 
 TILE = 64
 
@@ -59,6 +60,20 @@ def test_queries_at_the_end_of_packed_documents_see_some_keys(q_len):
         q_ids, kv_ids = (np.asarray(x) for x in (operands.q_segments, operands.kv_segments))
         sees = (q_ids[:, :, None] == kv_ids[:, None, :]).any(-1)
         assert sees.mean() > 0.9
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(256, 256), (61, 300), (300, 61), (1, 200)])
+def test_offsets_say_what_ids_and_positions_say(q_len, kv_len):
+    problem = dataclasses.replace(
+        _problem(has_segments=True, has_offsets=True, has_positions=True, causal=True), q_len=q_len, kv_len=kv_len
+    )
+    for seed in range(3):
+        made = make_inputs(problem, "fwd", seed)
+        same = MaskInfo.from_cum_seqlens(made.q_offsets, made.kv_offsets, q_len=q_len, kv_len=kv_len)
+        ids = MaskInfo.from_segments(made.q_segments, made.kv_segments)
+        given = ids & MaskInfo(q_positions=made.q_positions, kv_positions=made.kv_positions)
+        masks = ((mask & MaskInfo(causal=True)).get_or_compute_attention_mask() for mask in (given, same))
+        np.testing.assert_array_equal(*masks)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -89,6 +89,20 @@ def test_packed_self_attention_needs_no_positions(seen):
     assert (problem.has_segments, problem.has_positions) == (True, False)
     np.testing.assert_array_equal(operands.q_segments, [[0, 0, 1, 1, 1, Q_PADDING]])
     np.testing.assert_array_equal(operands.kv_segments, [[0, 0, 1, 1, 1, KV_PADDING]])
+    assert problem.has_offsets
+    np.testing.assert_array_equal(operands.q_offsets, [0, 2, 5])
+    np.testing.assert_array_equal(operands.kv_offsets, [0, 2, 5])
+
+
+def test_offsets_without_the_ids_that_say_the_same_are_not_read(seen):
+    row = QUERY[:1], KEY[:1, :T], VALUE[:1, :T]
+    ends = jnp.array([0, 2, 5])
+    for mask in (MaskInfo(q_offsets=ends, kv_offsets=ends), MaskInfo(causal=True)):
+        problem, operands, _ = seen(*row, mask_info=mask)
+        assert (problem.has_offsets, operands.q_offsets, operands.kv_offsets) == (False, None, None)
+    # Of a batch of several they would be those of each.
+    packed = MaskInfo.from_cum_seqlens(ends, q_len=T, kv_len=T)
+    assert not seen(QUERY, KEY[:, :T], VALUE[:, :T], mask_info=packed)[0].has_offsets
 
 
 def test_packed_cross_attention_aligns_each_sequence_at_its_end(seen):

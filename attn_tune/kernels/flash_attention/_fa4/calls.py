@@ -10,6 +10,7 @@ from jaxtyping import Array
 from attn_tune.kernels.flash_attention._fa4 import launches
 from attn_tune.kernels.flash_attention._fa4.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention._fa4.limits import padded_dims, round_up
+from attn_tune.kernels.flash_attention._fa4.sequences import taken_apart
 from attn_tune.kernels.flash_attention._fa4.tiles import listed
 from attn_tune.kernels.flash_attention._fa4.visibility import marks
 from attn_tune.kernels.lang.libraries.cute import compile_for
@@ -23,20 +24,21 @@ _SUMS_IN, _SUMS_OUT = 7, 6
 
 def forward_call(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, Array]:
     """``out`` [B, T, N, V] in the query's dtype and, if needed, ``lse`` [B, N, T] in float32, sinks included."""
-    q, (k, v) = operands.q, _keys_and_values(operands)
-    batch, q_len, heads, _ = q.shape
-    lse = [_float32(batch, heads, q_len)] * problem.needs_lse
+    p, o, offsets = taken_apart(problem, operands)
+    q, (k, v) = o.q, _keys_and_values(o)
+    *batch, q_len, heads, _ = q.shape
+    lse = [_float32(*batch, heads, q_len)] * p.needs_lse
     out, lse = _call(
         launches.forward,
-        (jax.ShapeDtypeStruct((batch, q_len, heads, v.shape[3]), q.dtype), tuple(lse)),
+        (jax.ShapeDtypeStruct((*batch, q_len, heads, v.shape[-1]), q.dtype), tuple(lse)),
         (
-            *(q, k, v, _given(operands.sinks), marks(problem, operands)),
-            listed(problem, operands, config.block_q, config.block_k),
+            *(q, k, v, _given(o.sinks), offsets, marks(p, o)),
+            listed(p, o, config.block_q, config.block_k),
         ),
-        problem=problem,
+        problem=p,
         config=config,
     )
-    return {"out": out} | ({"lse": lse[0]} if lse else {})
+    return _batched({"out": out} | ({"lse": lse[0]} if lse else {}), offsets)
 
 
 def backward_call(
@@ -46,39 +48,46 @@ def backward_call(
 
     The library makes ``delta`` of ``out`` and ``dout`` itself, less a gradient of the lse.
     """
-    operands, p = inputs.operands, problem
-    q, (k, v) = operands.q, _keys_and_values(operands)
-    out, dout = inputs.residuals.out, inputs.dout
+    p, o, offsets = taken_apart(problem, inputs.operands)
+    q, (k, v) = o.q, _keys_and_values(o)
+    dout, out = _alone(inputs.dout, offsets), _alone(inputs.residuals.out, offsets)
     h, v_dim = padded_dims(p)
-    batch, heads, kv_heads = p.batch, p.num_q_heads, p.num_kv_heads
+    *batch, _, heads, _ = q.shape
+    kv_heads = p.num_kv_heads
     rows, keys = round_up(p.q_len, config.block_q), round_up(p.kv_len, config.block_k)
+    sequences, row_tiles, key_tiles = batch, rows // config.block_q, keys // config.block_k
+    if offsets:
+        # Each sequence may have all tiles, and its sums begin with one.
+        count = offsets[0].shape[1] - 1
+        sequences, rows, keys = [count], rows + count * config.block_q, keys + count * config.block_k
     sums = []
     if p.group_size > 1:
-        sums += [jnp.zeros((batch, kv_heads, keys * dim), jnp.float32) for dim in (h, v_dim)]
+        sums += [jnp.zeros((*batch, kv_heads, keys * dim), jnp.float32) for dim in (h, v_dim)]
     if deterministic:
-        sums.append(jnp.zeros((batch, heads, rows // config.block_q, 1), jnp.int32))
+        sums.append(jnp.zeros((*sequences, heads, row_tiles, 1), jnp.int32))
         if p.group_size > 1:
-            sums += [jnp.zeros((batch, kv_heads, keys // config.block_k, 2), jnp.int32)] * 2
-    dlse = _given(_dlse(inputs) if p.has_lse_gradient else None)
+            sums += [jnp.zeros((*sequences, kv_heads, key_tiles, 2), jnp.int32)] * 2
+    dlse = _given(_dlse(out, dout, _alone(inputs.delta, offsets)) if p.has_lse_gradient else None)
+    lse = _given(_alone(inputs.residuals.lse, offsets))
     # The order of the sums is that of all tiles.
-    lists = () if deterministic else listed(p, operands, config.block_q, config.block_k, by_keys=True)
+    lists = () if deterministic else listed(p, o, config.block_q, config.block_k, by_keys=True)
     results = (
         *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)),
-        _float32(batch, heads, rows),
-        _float32(batch, heads, rows),
-        _float32(batch, heads, rows * h),
+        _float32(*batch, heads, rows),
+        _float32(*batch, heads, rows),
+        _float32(*batch, heads, rows * h),
         *([tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in sums)] * bool(sums)),
     )
     dq, dk, dv, *_ = _call(
         launches.backward,
         results,
-        (q, k, v, dout, out, (inputs.residuals.lse,), dlse, tuple(sums), marks(p, operands), lists),
+        (q, k, v, dout, out, lse, dlse, tuple(sums), offsets, marks(p, o), lists),
         aliases={_SUMS_IN: _SUMS_OUT} if sums else None,
         problem=p,
         config=config,
         deterministic=deterministic,
     )
-    return {"dq": dq, "dk": dk, "dv": dv}
+    return _batched({"dq": dq, "dk": dk, "dv": dv}, offsets)
 
 
 def _call(launch: Any, results: Any, operands: Any, *, aliases: Any = None, **constants: Any) -> Any:
@@ -95,10 +104,20 @@ def _call(launch: Any, results: Any, operands: Any, *, aliases: Any = None, **co
     return jax.lax.optimization_barrier(call(*(jax.lax.optimization_barrier(operands) if aliases else operands)))
 
 
-def _dlse(inputs: BackwardInputs) -> Array:
+def _dlse(out: Array, dout: Array, delta: Array) -> Array:
     """The gradient of the lse: what the given ``delta`` is short of the product's row sums."""
-    product = inputs.residuals.out.astype(jnp.float32) * inputs.dout.astype(jnp.float32)
-    return product.sum(-1).transpose(0, 2, 1) - inputs.delta
+    product = out.astype(jnp.float32) * dout.astype(jnp.float32)
+    return product.sum(-1).mT - delta
+
+
+def _alone(array: Array, offsets: tuple[Array, ...]) -> Array:
+    """An array without the batch of one, where sequences are taken by their offsets."""
+    return array[0] if offsets else array
+
+
+def _batched(arrays: dict[str, Array], offsets: tuple[Array, ...]) -> dict[str, Array]:
+    """Results with a batch: that of one where sequences were taken by their offsets."""
+    return {name: x[None] for name, x in arrays.items()} if offsets else arrays
 
 
 def _keys_and_values(operands: Operands) -> tuple[Array, Array]:

@@ -31,6 +31,7 @@ def forward(
     k: Any,
     v: Any,
     sinks: Any,
+    offsets: Any,
     marks: Any,
     lists: Any,
     out: Any,
@@ -41,9 +42,11 @@ def forward(
 ) -> None:
     """``out`` [B, T, N, V] and ``lse``, a tuple of [B, N, T] in float32 or empty; ``sinks`` likewise.
 
-    ``lists`` are those of ``tiles.py``, or empty.
+    ``offsets`` are those of ``sequences.py``, or empty: with them arrays have no batch. ``lists`` are those of
+    ``tiles.py``, or empty.
     """
     edge = edges(problem)
+    q_offsets, kv_offsets = of_sides(offsets)
     forward_kernel(problem, config)(
         q,
         k,
@@ -51,6 +54,8 @@ def forward(
         out,
         only(lse),
         cutlass.Float32(problem.scale),
+        mCuSeqlensQ=q_offsets,
+        mCuSeqlensK=kv_offsets,
         window_size_left=int32(edge.left),
         window_size_right=int32(edge.right),
         learnable_sink=only(sinks),
@@ -71,6 +76,7 @@ def backward(
     lse: Any,
     dlse: Any,
     sums: Any,
+    offsets: Any,
     marks: Any,
     lists: Any,
     dq: Any,
@@ -91,9 +97,10 @@ def backward(
     counters of a deterministic order.
     """
     edge = edges(problem)
+    q_offsets, kv_offsets = of_sides(offsets)
     scale = cutlass.Float32(problem.scale)
     first_kernel(problem, config)(
-        out, dout, delta, only(lse), lse_log2, dq_sum, None, None, only(dlse), None, None, scale, stream=stream
+        out, dout, delta, only(lse), lse_log2, dq_sum, q_offsets, None, only(dlse), None, None, scale, stream=stream
     )
     dk_sum, dv_sum = (sums[0], sums[1]) if cutlass.const_expr(problem.group_size > 1) else (dk, dv)
     counters = counters_of(problem, sums)
@@ -108,6 +115,8 @@ def backward(
         dk_sum,
         dv_sum,
         scale,
+        mCuSeqlensQ=q_offsets,
+        mCuSeqlensK=kv_offsets,
         window_size_left=int32(edge.left),
         window_size_right=int32(edge.right),
         mdQ_semaphore=counters[0],
@@ -117,11 +126,11 @@ def backward(
         blocksparse_tensors=for_heads(lists, problem.num_q_heads),
         stream=stream,
     )
-    last_dq_kernel(problem, config)(dq_sum, dq, scale, None, None, None, stream=stream)
+    last_dq_kernel(problem, config)(dq_sum, dq, scale, q_offsets, None, None, stream=stream)
     if cutlass.const_expr(problem.group_size > 1):
-        last_dkv_kernel(problem, config, problem.head_dim)(dk_sum, dk, scale, None, None, None, stream=stream)
+        last_dkv_kernel(problem, config, problem.head_dim)(dk_sum, dk, scale, kv_offsets, None, None, stream=stream)
         one = cutlass.Float32(1.0)
-        last_dkv_kernel(problem, config, problem.v_head_dim)(dv_sum, dv, one, None, None, None, stream=stream)
+        last_dkv_kernel(problem, config, problem.v_head_dim)(dv_sum, dv, one, kv_offsets, None, None, stream=stream)
 
 
 def forward_kernel(p: Problem, c: ForwardConfig) -> Any:
@@ -203,6 +212,11 @@ def counters_of(p: Problem, sums: Any) -> tuple[Any, Any, Any]:
     """The counters for dq, dk and dv behind the sums, each None if there is none."""
     dq, dk, dv, *_ = (*sums[2 if p.group_size > 1 else 0 :], None, None, None)
     return dq, dk, dv
+
+
+def of_sides(offsets: Any) -> tuple[Any, Any]:
+    """The offsets of queries and of keys, each None if there are none."""
+    return tuple(offsets[0][side, None] for side in (0, 1)) if offsets else (None, None)
 
 
 def only(arrays: Any) -> Any:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
+from attn_tune.kernels.flash_attention._triton.arrays import forward_arrays
 from attn_tune.kernels.flash_attention.triton.config import ForwardConfig
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.logits import load_rows, point_extras
@@ -36,7 +37,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     batch, rows, heads = problem.batch, problem.q_len, problem.num_q_heads
     out, lse = triton_call(
         forward_kernel,
-        *operands,
+        *forward_arrays(operands),
         key_ranges(operands.q_segments, operands.kv_segments, static),
         out_types=[
             jax.ShapeDtypeStruct((batch, rows, heads, problem.v_head_dim), operands.q.dtype),

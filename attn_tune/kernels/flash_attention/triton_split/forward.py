@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import triton
 import triton.language as tl
 
+from attn_tune.kernels.flash_attention._triton.arrays import forward_arrays
 from attn_tune.kernels.flash_attention.triton_split.combine import combine
 from attn_tune.kernels.flash_attention.triton_split.config import ForwardConfig
 from attn_tune.kernels.flash_attention.triton_split.packed import (
@@ -49,7 +50,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
     ]
     out, lse = triton_call(
         split_kernel,
-        *operands,
+        *forward_arrays(operands),
         out_types=whole if config.num_splits == 1 else parts,
         grid=(batch * kv_heads * config.num_splits * tiles, 1, 1),
         constexprs={"tiles": tiles, "num_splits": config.num_splits, "static": static},
