@@ -15,7 +15,7 @@ from attn_tune.api.declaration import Call
 from attn_tune.api.flash_attention_call import row_delta
 from attn_tune.ops.block_sparse_attention.operands import BackwardInputs, Operands
 from attn_tune.ops.block_sparse_attention.problem import DEFAULT_BLOCK, NAME, WORKLOADS, Problem
-from attn_tune.ops.fields.arguments import as_mask, check_array, check_qkv, lengths_of
+from attn_tune.ops.fields.arguments import as_mask, check_array, check_qkv, checked_flag, lengths_of
 from attn_tune.ops.fields.cache_arguments import check_workload
 from attn_tune.ops.fields.heads import expand_heads
 from attn_tune.ops.fields.integers import as_integer
@@ -145,6 +145,7 @@ def block_sparse_attention(
       UnsupportedError: no kernel can do this here, or not the requested one; or a second derivative was asked for.
     """
     check_qkv(query, key, value)
+    return_lse = checked_flag("return_lse", return_lse)
     mask = as_mask(
         mask_info=mask_info,
         attention_mask=None,

@@ -13,7 +13,7 @@ from attn_tune.api.call import run
 from attn_tune.api.flash_attention_call import CALL, without_denominator
 from attn_tune.api.other_names import OF_JAX, hinting
 from attn_tune.api.swapped_axes import warn_of_swapped_axes
-from attn_tune.ops.fields.arguments import as_mask, check_qkv, lengths_of
+from attn_tune.ops.fields.arguments import as_mask, check_qkv, checked_flag, lengths_of
 from attn_tune.ops.fields.padding import zero_beyond
 from attn_tune.ops.fields.sinks import largest_sinks_of
 from attn_tune.ops.flash_attention.normalise import normalise
@@ -161,6 +161,8 @@ def flash_attention(
             "use 'from attn_tune.integrations.flax import attention_fn'"
         )
     check_qkv(query, key, value, may_be_empty=True)
+    return_lse = checked_flag("return_lse", return_lse)
+    normalize_output = checked_flag("normalize_output", normalize_output)
     if 0 in query.shape[:2]:
         out, lse = without_pairs(query, value)
         return (out, lse) if return_lse else out

@@ -141,6 +141,7 @@ def called(size=4, tokens=8, **arguments):
             r"q_segment_ids must have shape \(1, 8\), got \(1, 32\)",
         ),
         ({"causal": None}, "causal must be True or False"),
+        ({"return_lse": "no"}, "return_lse must be True or False"),
         ({"platform": "cuda", "strategy": "ring"}, "unknown kernel of flash_attention 'cuda'"),
     ],
 )

@@ -16,7 +16,7 @@ from attn_tune.api.context_parallel.layouts import axis_size, check_length, layo
 from attn_tune.api.context_parallel.ring import Local, Settings, ring
 from attn_tune.api.meshes.deferred import as_varying
 from attn_tune.api.request import request_of
-from attn_tune.ops.fields.arguments import as_mask, check_array, check_qkv
+from attn_tune.ops.fields.arguments import as_mask, check_array, check_qkv, checked_flag
 from attn_tune.ops.fields.integers import as_integer
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.flash_attention.normalise import check_rows
@@ -121,6 +121,7 @@ def ring_attention(
     parts = as_integer(chunks)
     if parts is None or parts < 1 or shape["K"] % parts:
         raise UsageError(f"chunks must divide the {shape['K']} key/value heads, got {shown(chunks)}")
+    return_lse = checked_flag("return_lse", return_lse)
     devices = Ring(axis_name, size, kind)
     mask = as_mask(
         mask_info=None,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from attn_tune.ops.fields.arguments import DTYPES, check_array, static_float
 from attn_tune.ops.fields.cache_arguments import check_integers, check_workload
 from attn_tune.ops.recurrent.problem import LOWEST_GATE, WORKLOADS
-from attn_tune.schema.errors import UsageError, shown
+from attn_tune.schema.errors import UsageError
 
 # What the gates of a call are, by their kind.
 _GATES = {
@@ -113,13 +113,6 @@ def checked_scale(scale: Any, head_dim: int) -> float:
     if abs(factor) > float(jnp.finfo(jnp.float32).max):
         raise UsageError(f"scale must be a finite float32, got {factor}")
     return factor
-
-
-def checked_flag(name: str, given: Any) -> bool:
-    """True or False, and nothing like them."""
-    if type(given) is not bool:
-        raise UsageError(f"{name} must be True or False, got {shown(given)}")
-    return given
 
 
 def _checked_numbers(name: str, given: Any, shape: tuple[int, ...], meaning: str, q: Array) -> Float[Array, "..."]:

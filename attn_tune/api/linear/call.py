@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Int
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.api.linear.arguments import (
-    checked_flag,
     checked_gates,
     checked_scale,
     checked_slots,
@@ -23,6 +22,7 @@ from attn_tune.api.linear.arguments import (
     checked_workload,
 )
 from attn_tune.api.swapped_axes import warn_of_swapped_axes
+from attn_tune.ops.fields.arguments import checked_flag
 from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.ops.recurrent.operands import BackwardInputs, Operands
 from attn_tune.ops.recurrent.problem import RecurrentProblem

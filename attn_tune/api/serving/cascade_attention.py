@@ -15,7 +15,7 @@ from attn_tune.api.serving.cache_attention import check_query_dtype
 from attn_tune.api.serving.merge_attention import merge_attention
 from attn_tune.api.serving.paged_decode import paged_decode
 from attn_tune.api.serving.ragged_paged import ragged_paged
-from attn_tune.ops.fields.arguments import check_array, check_not_empty
+from attn_tune.ops.fields.arguments import check_array, check_not_empty, checked_flag
 from attn_tune.ops.fields.cache import sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     check_caches,
@@ -126,6 +126,7 @@ def cascade_attention(
             f"sliding_window={sliding_window}: of a shared prefix each query would see another part; call paged_decode "
             "or ragged_paged over page tables that hold prefix and own pages in a row"
         )
+    return_lse = checked_flag("return_lse", return_lse)
     q, batch = _checked_query(query, kv_lens, cu_q_lens)
     if page_table is None:
         raise UsageError("page_table is missing: prefixes are shared by their pages")

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
 from attn_tune.api.serving.cache_attention import cache_call, check_query_dtype, over_cache
-from attn_tune.ops.fields.arguments import check_array, check_not_empty
+from attn_tune.ops.fields.arguments import check_array, check_not_empty, checked_flag
 from attn_tune.ops.fields.cache_arguments import check_integers, first_sequences
 from attn_tune.ops.paged_decode.operands import Operands
 from attn_tune.ops.paged_decode.problem import MOST_QUERIES, NAME, Problem
@@ -133,6 +133,7 @@ def decoded(
     q = query[:, None] if is_single else query
     if not 1 <= q.shape[1] <= MOST_QUERIES:
         raise UsageError(f"{name} has {q.shape[1]} new tokens of a sequence; at most {MOST_QUERIES} are decoding")
+    return_lse = checked_flag("return_lse", return_lse)
     batch, layout = q.shape[0], options["layout"]
     lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,), name))
     attributes, arrays = over_cache(q, *caches, page_table, batch, LENGTHS, **options)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from attn_tune.api.call import run
 from attn_tune.api.serving.cache_attention import cache_call, check_query_codes, over_cache
-from attn_tune.ops.fields.arguments import check_array, check_not_empty
+from attn_tune.ops.fields.arguments import check_array, check_not_empty, checked_flag
 from attn_tune.ops.fields.cache_arguments import (
     check_integers,
     count_sequences,
@@ -18,7 +18,7 @@ from attn_tune.ops.fields.cache_arguments import (
 )
 from attn_tune.ops.ragged_paged.operands import Operands
 from attn_tune.ops.ragged_paged.problem import NAME, WORKLOADS, Problem
-from attn_tune.schema.errors import UsageError, shown
+from attn_tune.schema.errors import UsageError
 
 # Queries of all sequences are on one axis, which is never cut.
 _ROWS = (("t", "tokens"),)
@@ -166,8 +166,7 @@ def ragged(
     kv_lens = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
     # Ends beyond the queries would be written beyond the output.
     ends = jnp.clip(check_integers("cu_q_lens", cu_q_lens, (batch + 1,)), 0, q.shape[0])
-    if not isinstance(causal, bool):
-        raise UsageError(f"causal must be True or False, got {shown(causal)}")
+    causal, return_lse = checked_flag("causal", causal), checked_flag("return_lse", return_lse)
     if not causal and (window := options["sliding_window"]) is not None:
         raise UsageError(f"sliding_window={window} counts from a query's own position; leave it out, or causal=False")
     problem = Problem(tokens=q.shape[0], causal=causal, q_scale=q_scale[0], **attributes)

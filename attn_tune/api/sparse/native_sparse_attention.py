@@ -14,7 +14,7 @@ from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.api.flash_attention import flash_attention
 from attn_tune.api.sparse.compressed import compressed_attention, mean_pooling
-from attn_tune.ops.fields.arguments import check_array, check_qkv, static_float
+from attn_tune.ops.fields.arguments import check_array, check_qkv, checked_flag, static_float
 from attn_tune.ops.fields.cache_arguments import check_integers, check_workload
 from attn_tune.ops.fields.integers import positive_integer, saturated
 from attn_tune.ops.fields.packed_arguments import checked_ends
@@ -138,7 +138,7 @@ def native_sparse_attention(
     if (window_size is None) != (g_swa is None):
         raise UsageError("window_size and g_swa belong together: give both, or neither")
     window = None if window_size is None else positive_integer("window_size", window_size)
-    if gates and return_lse:
+    if checked_flag("return_lse", return_lse) and gates:
         raise UsageError("return_lse is the lse of the selected branch alone: leave the gates out")
     check_workload(workload, WORKLOADS)
     scale = sizes["H"] ** -0.5 if softmax_scale is None else static_float("softmax_scale", softmax_scale)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.api.serving.latents import latent_query
-from attn_tune.ops.fields.arguments import check_array, check_not_empty, static_float
+from attn_tune.ops.fields.arguments import check_array, check_not_empty, checked_flag, static_float
 from attn_tune.ops.fields.cache_arguments import check_integers, check_workload
 from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.sparse_mla.operands import Operands
@@ -101,6 +101,7 @@ def sparse_mla(
     """
     q, latent_dim = latent_query(q_latent, q_rope, softmax_scale, forms=("[B, T, N, L]", "[tokens, N, L]"))
     check_workload(workload, WORKLOADS)
+    return_lse = checked_flag("return_lse", return_lse)
     is_pool, rows = q.ndim == 3, q.shape[:-2]
     q = q[None] if is_pool else q
     kv = _checked_latents(latents, q, is_pool=is_pool)

@@ -167,6 +167,8 @@ ONE = {"query": QUERY[:1], "key": KEY[:1], "value": VALUE[:1]}
         ({"logits_dtype": jnp.float64}, "logits_dtype must be"),
         ({"logits_dtype": 3}, "logits_dtype must be"),
         ({"causal": "yes"}, "causal must be True or False"),
+        ({"return_lse": "no"}, "return_lse must be True or False, got 'no'"),
+        ({"normalize_output": None}, "normalize_output must be True or False, got None"),
         ({"mask_info": MASK}, "mask_info must be a MaskInfo"),
         ({"softmax_aux": jnp.zeros((3, 2))}, "softmax_aux must be"),
         ({"softmax_aux": jnp.zeros(3, jnp.int32)}, "floating-point"),
