@@ -99,6 +99,13 @@ def test_lengths_are_kept_as_long_as_they_say_all_that_the_segments_say():
     assert of_both.specs(batch="data").q_lengths == P("data")
 
 
+def test_lengths_are_not_taken_for_those_of_the_ids_of_another_mask():
+    segments, lengths = MaskInfo.from_segments(Q_IDS, KV_IDS), MaskInfo(kv_lengths=jnp.array([3, 7]))
+    for both in (segments & lengths, lengths & segments):
+        assert both.kv_lengths is None
+        np.testing.assert_array_equal(both.kv_segment_ids, KV_IDS)
+
+
 def test_offsets_are_kept_as_long_as_they_say_all_that_segments_and_positions_say():
     ends = jnp.array([0, 2, 5]), jnp.array([0, 3, 7])
     packed = MaskInfo.from_cum_seqlens(*ends, q_len=T, kv_len=S)

@@ -227,18 +227,19 @@ class MaskInfo:
         dense = [m for m in (self.attention_mask, other.attention_mask) if m is not None]
         if len(dense) == 2:
             dense = [combine_dense(dense_4d(dense[0]), dense_4d(dense[1]))]
-        # The ids and positions of the result are those of ``whole`` alone, if there is one.
-        whole = self if not other._has_rows() else other if not self._has_rows() else MaskInfo()
+        # Lengths say what the ids of their own side say, offsets what its ids and positions do.
+        of_ids = self if self.q_segment_ids is not None else other
+        of_rows = self if not other._has_rows() else other if not self._has_rows() else MaskInfo()
         return MaskInfo(
             attention_mask=dense[0] if dense else None,
             q_segment_ids=_first(self.q_segment_ids, other.q_segment_ids),
             kv_segment_ids=_first(self.kv_segment_ids, other.kv_segment_ids),
             q_positions=_first(self.q_positions, other.q_positions),
             kv_positions=_first(self.kv_positions, other.kv_positions),
-            q_lengths=_first(self.q_lengths, other.q_lengths),
-            kv_lengths=_first(self.kv_lengths, other.kv_lengths),
-            q_offsets=whole.q_offsets,
-            kv_offsets=whole.kv_offsets,
+            q_lengths=of_ids.q_lengths,
+            kv_lengths=of_ids.kv_lengths,
+            q_offsets=of_rows.q_offsets,
+            kv_offsets=of_rows.kv_offsets,
             causal=self.causal or other.causal,
             sliding_window=intersect_windows(self.window, other.window),
         )

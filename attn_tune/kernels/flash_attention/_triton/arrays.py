@@ -11,20 +11,7 @@ def forward_arrays(operands: Operands) -> tuple[jax.Array | None, ...]:
     Offsets are not among them: the kernels find sequences by their ids.
     """
     o = operands
-    return (
-        o.q,
-        o.k,
-        o.v,
-        o.bias,
-        o.mask,
-        o.q_segments,
-        o.kv_segments,
-        o.q_positions,
-        o.kv_positions,
-        o.sinks,
-        o.dropout,
-        o.kv_lengths,
-    )
+    return (o.q, o.k, o.v, *_masks(o), o.sinks, o.dropout, o.kv_lengths)
 
 
 def kernel_arrays(inputs: BackwardInputs) -> tuple[jax.Array | None, ...]:
@@ -40,12 +27,11 @@ def kernel_arrays(inputs: BackwardInputs) -> tuple[jax.Array | None, ...]:
         inputs.dout,
         inputs.residuals.lse,
         inputs.delta,
-        o.bias,
-        o.mask,
-        o.q_segments,
-        o.kv_segments,
-        o.q_positions,
-        o.kv_positions,
+        *_masks(o),
         o.dropout,
         o.kv_lengths,
     )
+
+
+def _masks(o: Operands) -> tuple[jax.Array | None, ...]:
+    return o.bias, o.mask, o.q_segments, o.kv_segments, o.q_positions, o.kv_positions
