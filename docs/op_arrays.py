@@ -24,7 +24,7 @@ PART = 4
 SIZES = {"bq": {"bq": 16, "bk": 16, "t": 64, "s": 64}, "layout": {"s": 32}}
 # Two fields that some values want equal: they change together where neither changes alone.
 _PAIRS = {"t": "s", "s": "t", "h": "v", "v": "h"}
-# Some values need others: scales codes, latents one key head, and scales of their blocks wide heads.
+# Some values need others: scales codes, latents one key head, scales of their blocks wide heads, offsets one sequence.
 _CODES: dict[str, Any] = {"kv": "float8_e4m3fn"}
 SETTINGS: tuple[dict[str, Any], ...] = (
     {},
@@ -32,6 +32,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     _CODES | {"kvscale": "tensor"},
     {"k": 1},
     {"seg": 1},
+    {"seg": 1, "b": 1},
     _CODES | {"layout": "latent", "k": 1, "h": 256, "v": 128},
 )
 _CHOICE = re.compile(r"`(\w+)`")

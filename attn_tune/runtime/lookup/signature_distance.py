@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from attn_tune.schema.signature import Field, FieldKind, Signature, Value
 
 MAX_RATIO = 2
+# The distance of a row that was tuned for more of a resource: behind a row for as much of it, before one that differs in
+# anything else.
+_OF_MORE = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +65,29 @@ def same_bucket(asked: Shape, tuned: Shape) -> bool:
 def distance(asked: Shape, tuned: Shape) -> float | None:
     """Sum of ``|log2(asked / tuned)|`` over the scalable fields; None past a bound, or in another order.
 
+    A resource of which more was tuned adds a millionth.
     ``None`` in a field ("no window") equals only itself, and so does 0.
     """
     if asked.categorical != tuned.categorical or asked.order != tuned.order:
         return None
-    for need, had in zip(asked.resource, tuned.resource, strict=True):
-        if measure(FieldKind.RESOURCE, need, had) is None:
-            return None
     total = 0.0
-    for a, b in zip(asked.scalable, tuned.scalable, strict=True):
-        away = measure(FieldKind.SCALABLE, a, b)
-        if away is None:
-            return None
-        total += away
+    for kind in (FieldKind.RESOURCE, FieldKind.SCALABLE):
+        pairs = zip(getattr(asked, kind), getattr(tuned, kind), strict=True)
+        for away in (measure(kind, a, b) for a, b in pairs):
+            if away is None:
+                return None
+            total += away
     return total
 
 
 def measure(kind: FieldKind, asked: Value, tuned: Value) -> float | None:
-    """The distance of one field: ``|log2(asked / tuned)|`` of a scalable one, else 0; None past its bound."""
+    """The distance of one field: ``|log2(asked / tuned)|`` of a scalable one; None past its bound."""
     if asked == tuned:
         return 0.0
     if not isinstance(asked, int) or not isinstance(tuned, int):
         return None
     if kind is FieldKind.RESOURCE:
-        return 0.0 if asked < tuned else None
+        return _OF_MORE if asked < tuned else None
     if kind is FieldKind.CATEGORICAL or asked <= 0 or tuned <= 0:
         return None
     if asked > MAX_RATIO * tuned or tuned > MAX_RATIO * asked:

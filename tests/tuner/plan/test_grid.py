@@ -40,6 +40,8 @@ RAGGED = [name for name in grid_names() if name.endswith("-ragged") and name not
 APPEND = [name for name in grid_names() if name.endswith("-append")]
 CASCADE = ("llama3-8b-merge", "llama3-8b-prefix")
 BLOCKS, NATIVE = "llama3-8b-blocks", "nsa-64k"
+# Query heads, key heads and head dim of the layers of training on packed documents.
+PACKED = {"packed.llama3-8b": (32, 8, 128), "packed.llama3.2-1b": (32, 8, 64)}
 # Value heads, key heads and widths of whole layers, by how the names of layers begin.
 LINEARS = {
     "qwen3-next-linear": {"wide": (64, 16, 128, 128), "": (32, 16, 128, 128)},
@@ -59,7 +61,7 @@ LINEAR = [name for name in grid_names() if name.removesuffix("-steps") in LINEAR
 SPARSE_HEADS = {"deepseek-v3.2": (128, 64), "glm-5": (64, 32)}
 SPARSE = [name for name in grid_names() if name.endswith(("-sparse", "-indexer"))]
 _SMOKE = ("cpu-smoke", "decode", "gpu-smoke", "peers", "short-query", ALL)
-_OTHERS = (*_SMOKE, *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR, BLOCKS, NATIVE, *SPARSE)
+_OTHERS = (*_SMOKE, "packed", *LATENT, *SERVING, *RAGGED, *APPEND, *CASCADE, *LINEAR, BLOCKS, NATIVE, *SPARSE)
 MODELS = [name for name in grid_names() if name not in _OTHERS]
 
 
@@ -76,6 +78,14 @@ def test_preset_states_the_published_figures(name):
         assert values["b"] * values["t"] == 16384, "training points hold 16k tokens"
         assert values.get("cap", 0) == int(name.startswith("gemma2"))
         assert values.get("sinks", 0) == int(name.startswith("gpt-oss"))
+
+
+def test_packed_training_has_one_row_of_documents_given_by_their_offsets():
+    for point in load_grid("packed", lengths=("all",)).points:
+        values = point.signature.values
+        assert (values["n"], values["k"], values["h"]) == PACKED[point.name.rpartition("/")[0]]
+        assert [values[name] for name in ("b", "causal", "seg", "ids")] == [1, 1, 1, 0]
+        assert values["t"] == values["s"]
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -217,7 +227,7 @@ def test_equal_shapes_of_two_models_are_one_point_with_both_names():
 def test_all_holds_every_model_once():
     points = load_grid(ALL).points
     names = {part.split("/")[0].split(".local")[0].split(".global")[0] for p in points for part in p.name.split("+")}
-    assert names == set(MODELS)
+    assert names == {*MODELS, *PACKED}
     assert len(points) < sum(len(load_grid(name).points) for name in MODELS)
 
 
