@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from attn_tune.ops.registry import get_op
-from attn_tune.runtime.lookup.signature_distance import distance, same_bucket, shape_of
+from attn_tune.runtime.lookup.signature_distance import _OF_MORE, distance, same_bucket, shape_of
 from attn_tune.schema import Signature
 from tests.runtime.packbuilder import FIELDS, sig
 
@@ -33,9 +33,9 @@ def shape(text):
         (sig(1024, left=128), sig(1024, left=256), 1.0),
         (sig(1024, left=0), sig(1024, left=1), None),
         (sig(1024, left=0), sig(1024, left=0), 0.0),
-        (sig(1024, pages=3), sig(1024, pages=4), 0.0),
+        (sig(1024, pages=3), sig(1024, pages=4), _OF_MORE),
         (sig(1024, pages=5), sig(1024, pages=4), None),
-        (sig(1024), sig(1024, pages=4), 0.0),
+        (sig(1024), sig(1024, pages=4), _OF_MORE),
     ],
 )
 def test_distance(asked, tuned, expected):
@@ -59,7 +59,7 @@ def test_a_row_of_ids_answers_for_offsets_and_not_the_other_way_round():
         )
         for more in ("", " ids=0")
     )
-    assert (distance(offsets, ids), distance(ids, offsets)) == (0.0, None)
+    assert (distance(offsets, ids), distance(ids, offsets)) == (_OF_MORE, None)
 
 
 LONGER = tuple(dataclasses.replace(f, order_with="t") if f.name == "left" else f for f in FIELDS)

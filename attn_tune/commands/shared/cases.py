@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attn_tune.commands.shared.sources import Sources
     from attn_tune.kernels.spec import KernelSpec
     from attn_tune.tuner.plan.case import GridPoint
+    from attn_tune.tuner.plan.grid import Grid
     from attn_tune.tuner.plan.hints import Proposal
     from attn_tune.tuner.plan.strategies.effort import Effort
 
@@ -67,6 +68,12 @@ class Cases:
             for point in grid.points
             if not sizes or has_lengths(get_op(point.op).axes, point.signature.values, sizes)
         ]
+        for word in sizes if len(sizes) > 1 else ():
+            _check_chooses(word, self.grid or (), made)
+        others = {point.op for point in found}
+        if others and ops and not others & ops:
+            listed = ", ".join(sorted(others))
+            raise UsageError(f"no point of the grid is of op {', '.join(sorted(ops))}; it has {listed}")
         found = [point for point in found if not ops or point.op in ops]
         if found and (workloads := selection.words(self.workload)):
             found = list(selection.with_workloads(found, workloads))
@@ -242,6 +249,29 @@ class Search:
                 raise NoDataError(f"{path} has no config that can be tried here; leave out --hints {path}")
             found += read.proposals
         return tuple(found)
+
+
+def _check_chooses(word: str, grids: Sequence[str], made: "Sequence[Grid]") -> None:
+    """Refuse one of several lengths that chooses no point of any grid: it would be left out unseen.
+
+    Raises:
+      UsageError: it is one; of the grids that are named, the message has the lengths of the last.
+    """
+    from attn_tune.ops.registry import get_op
+    from attn_tune.tuner.plan.grid import load_grid
+    from attn_tune.tuner.plan.lengths import has_lengths
+
+    points = (point for grid in made for point in grid.points)
+    if any(has_lengths(get_op(point.op).axes, point.signature.values, [word]) for point in points):
+        return
+    refusal: UsageError | None = None
+    for name in grids:
+        try:
+            if load_grid(name, lengths=[word]).points:
+                return
+        except UsageError as error:
+            refusal = error
+    raise refusal or UsageError(f"no point has the length {word}")
 
 
 def _has_lengths(text: str, wanted: Sequence[str]) -> bool:

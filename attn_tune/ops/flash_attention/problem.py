@@ -100,8 +100,13 @@ class Problem(AttentionProblem):
         check_choice("prec", self.precision, PRECISIONS, name="precision")
         if self.has_lengths and not self.has_segments:
             raise UsageError("lengths (len=1) come with the segment ids (seg=1) that say the same")
-        if self.has_offsets and (not self.has_segments or self.has_lengths or self.batch != 1):
-            raise UsageError("offsets (ids=0) come with segment ids (seg=1) in a batch of one (b=1), without lengths")
+        wrong = {"b": self.batch != 1, "seg": not self.has_segments, "len": self.has_lengths}
+        if self.has_offsets and (broken := [word for word, is_wrong in wrong.items() if is_wrong]):
+            given = {"b": self.batch, "seg": int(self.has_segments), "len": int(self.has_lengths)}
+            raise UsageError(
+                "offsets (ids=0) are those of one row of segments (b=1 seg=1) without lengths, got "
+                f"{' '.join(f'{word}={given[word]}' for word in broken)}; leave ids out where segment ids say it"
+            )
         self._drop_what_hides_nothing()
         for name in ("mask_dims", "bias_dims"):
             dims = getattr(self, name)

@@ -104,8 +104,8 @@ class Explanation:
         if self.unmet is not None and self.unmet.row is not None:
             row = self.unmet.row
             lines += _folded(
-                f"This machine has no {self.device}, and lacks what {row.kernel} needs. A job on one that has it, with "
-                f"the extras that are installed here, gets: {row.kernel} {config_words(row.config)}",
+                f"This machine has no {self.device}, and lacks what {row.kernel} needs ({self.unmet.rejected}). A job "
+                f"on one that has both gets: {row.kernel} {config_words(row.config)}",
                 width,
                 0,
             )

@@ -28,7 +28,7 @@ from attn_tune.schema.signature import Signature
 AUTO = "auto"
 # The errors of kernels whose libraries turned out not to be importable in this process, by ``op/name``.
 unimportable: dict[str, str] = {}
-_LEAVE = f"ask for it by name, or allow such with {VARIABLE}=0"
+_FORBIDDEN = f"{VARIABLE}=1 forbids that"
 
 
 class Question:
@@ -81,7 +81,7 @@ class Question:
         """The reason why a job that requires determinism may not use this kernel, or None."""
         why = spec.searches[self.direction].nondeterministic
         if why and self.determinism is Determinism.REQUIRED:
-            return f"it is not deterministic ({why}), and {VARIABLE}=1 forbids that"
+            return f"it is not deterministic ({why}), and {_FORBIDDEN}"
         return None
 
     def takes_part(self, row: Row) -> bool:
@@ -101,7 +101,14 @@ class Question:
         if is_asked or not spec.needs_leave(self.direction):
             return None
         why = spec.searches[self.direction].nondeterministic
-        return f"it is not deterministic ({why}); {_LEAVE}"
+        return f"it is not deterministic ({why}); {self._leave}"
+
+    @property
+    def _leave(self) -> str:
+        """What would let a kernel answer that is not deterministic, or that nothing would."""
+        if self.determinism is Determinism.REQUIRED:
+            return _FORBIDDEN
+        return f"ask for it by name, or allow such with {VARIABLE}=0"
 
     def other_bits(self, spec: KernelSpec, row: Row) -> str | None:
         """The reason why a config whose bits were seen to differ from run to run may not answer, or None.
@@ -121,12 +128,12 @@ class Question:
         is_asked = self.kernel is not None or self.determinism is Determinism.WAIVED
         if is_asked or spec.backend in LIBRARIES:
             return None
-        return f"its bits differ from run to run; {_LEAVE}"
+        return f"its bits differ from run to run; {self._leave}"
 
     def forbidden_bits(self, repeatable: bool | None) -> str | None:
         """The reason why a job that requires determinism may not run a config whose bits differ, or None."""
         if repeatable is False and self.determinism is Determinism.REQUIRED:
-            return f"its bits differ from run to run, and {VARIABLE}=1 forbids that"
+            return f"its bits differ from run to run, and {_FORBIDDEN}"
         return None
 
     def unwanted_bits(self, spec: KernelSpec, config: Any) -> str | None:

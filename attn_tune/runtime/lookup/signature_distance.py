@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from attn_tune.schema.signature import Field, FieldKind, Signature, Value
 
 MAX_RATIO = 2
-# The distance of a row that was tuned for more of a resource: behind a row for as much of it, before one that differs in
-# anything else.
+# The distance of a row that was tuned for more of a resource: behind a row for as much of it, before one that differs
+# in anything else.
 _OF_MORE = 2.0**-20
 
 

@@ -101,6 +101,23 @@ def _call(path: str) -> Any:
         raise UsageError(f"function {path!r} failed: {type(error).__name__}: {error}") from error
 
 
+def _devices_that_share(arguments: Any) -> int:
+    """The most devices over which an argument is cut along axes that its type does not name; 1 if none is."""
+    import jax
+    from jax.sharding import AxisType, NamedSharding
+
+    counts = [1]
+    for leaf in jax.tree.leaves(arguments):
+        sharding = getattr(leaf, "sharding", None)
+        if not isinstance(sharding, NamedSharding) or sharding.is_fully_replicated:
+            continue
+        kinds = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
+        named = {name for entry in sharding.spec for name in (entry if isinstance(entry, tuple) else (entry,))}
+        if any(kinds.get(name) == AxisType.Auto for name in named):
+            counts.append(len(sharding.device_set))
+    return max(counts)
+
+
 def _graph_of(made: Any, path: str) -> Graph:
     import jax
 
@@ -119,7 +136,13 @@ def _graph_of(made: Any, path: str) -> Graph:
         except Exception as error:
             raise UsageError(f"function {path!r}: tracing failed: {type(error).__name__}: {error}") from error
     if hasattr(program, "jaxpr") and hasattr(program.jaxpr, "eqns"):
-        return read_jaxpr(program.jaxpr)
+        graph = read_jaxpr(program.jaxpr)
+        if made is not program and (count := _devices_that_share(made[1:])) > 1:
+            graph.remark(
+                f"the arguments lie on {count} devices and XLA cuts the program: outside shard_map shapes are those of "
+                "the whole, and the job looks up those of a shard: read the compiled program (--from-hlo)"
+            )
+        return graph
     if hasattr(program, "eqns") and hasattr(program, "consts"):
         return read_jaxpr(program)
     if hasattr(program, "compiler_ir"):

@@ -117,11 +117,22 @@ def test_a_row_that_only_this_machines_software_turns_down_is_told_apart():
         here = explain(OP, sig(1024), device=current_device())
     assert away.answer.is_miss
     assert "CHOSEN (1 stored row above may not answer here)" in str(away)
-    assert "This machine has no nvidia-h200, and lacks what absent needs." in str(away)
+    assert "This machine has no nvidia-h200, and lacks what absent needs (" in str(away)
     assert str(away).endswith("gets: absent block=64")
     assert "This machine" not in str(near), "of another problem nothing is known there either"
     assert "CHOSEN (nothing stored answers)" in str(here)
     assert "This machine" not in str(here)
+
+
+def test_a_faster_row_of_a_kernel_that_is_not_installed_is_shown_before_the_one_that_answers():
+    faster, slower = row(sig(1024), 64, kernel="absent"), row(sig(1024), 32, rank=1)
+    with use_pack(pack(faster, slower)):
+        found = explain(OP, sig(1024), device=H200)
+    assert (found.answer.kernel, found.answer.config["block"]) == ("alpha", 32)
+    first, second = (step for step in found.steps if step.row is not None)
+    assert (first.row.kernel, second.row.kernel) == ("absent", "alpha")
+    assert first.rejected
+    assert found.unmet is first
 
 
 def test_what_the_job_forbids_is_not_promised_for_another_machine(tmp_path, monkeypatch):

@@ -213,5 +213,7 @@ def standing(wanted, asked, item, device):
     powers = [tuple((v[n] - 1).bit_length() if v[n] else v[n] for n in scalable) for v in (wanted, tuned)]
     rung = Rung.EXACT if item["signature"] == asked else Rung.BUCKET if powers[0] == powers[1] else Rung.NEIGHBOUR
     away = sum(abs(math.log2(wanted[n] / tuned[n])) for n in scalable if wanted[n] != tuned[n])
+    # Of rows that are equally far, one that was tuned for as much comes before one that was tuned for more.
+    away += sum(2.0**-20 for f in FIELDS if f.kind == "resource" and wanted[f.name] != tuned[f.name])
     level = device_level(device, item["device"])
     return list(DeviceLevel).index(level), list(Rung).index(rung), away

@@ -47,6 +47,14 @@ lowered = jax.jit(lambda q, k, v: attn_tune.flash_attention(q, k, v, causal=True
 show("ours, cut", find_calls(read_module(lowered.compiler_ir("stablehlo"))))
 show("ours, compiled", find_calls(read_hlo(lowered.compile().as_text(), "here")))
 
+import sys, types
+from attn_tune.tuner.discover import program_grid
+made = sys.modules["made"] = types.ModuleType("made")
+made.cut = lambda: (attend, (whole, whole, whole))
+made.whole = lambda: (attend, (q, q, q))
+for name in ("cut", "whole"):
+    show(f"traced, {name}", program_grid.calls_of_function(f"made:{name}"))
+
 typed = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
 with jax.set_mesh(typed):
     cut = jax.ShapeDtypeStruct(q.shape, q.dtype, sharding=NamedSharding(typed, spec))
@@ -66,4 +74,7 @@ def test_shapes_of_sharded_programs_are_those_of_one_device():
         assert line.startswith(f"{name} fwd:b=8 t=32 s=32 n=4")
         assert "for 8 devices and XLA cuts it" in line
     assert lines[8].startswith(f"ours, compiled {local} causal=1:1 | ")
-    assert lines[9] == f"explicit {local}:1 | "
+    of_whole = local.replace("b=2", "b=8").replace("n=2 k=2", "n=4 k=4")
+    assert lines[9].startswith(f"traced, cut {of_whole} causal=1:1 | the arguments lie on 8 devices and XLA cuts")
+    assert lines[10] == f"traced, whole {of_whole} causal=1:1 | "
+    assert lines[11] == f"explicit {local}:1 | "
