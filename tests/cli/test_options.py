@@ -58,6 +58,18 @@ def test_points_are_filtered_by_part_of_the_name_and_by_pattern():
         names("gemma3-27b.locl/4x4k")
 
 
+@pytest.mark.parametrize("grids", [["packed"], ["packed", "llama3-8b"]])
+def test_each_of_several_lengths_chooses_a_point(grids):
+    assert len(Cases(grid=grids, lengths=["1x8k,1x16k"]).points()) == 4 + 2 * (len(grids) > 1)
+    with pytest.raises(UsageError, match="no lengths match nosuch; groups: train"):
+        Cases(grid=grids, lengths=["1x8k", "nosuch"]).points()
+
+
+def test_an_op_that_no_point_has_is_told_which_there_are():
+    with pytest.raises(UsageError, match="no point of the grid is of op gla; it has flash_attention"):
+        Cases(grid=["packed"], op=["gla"]).points()
+
+
 def test_a_grid_is_needed():
     with pytest.raises(UsageError, match="--grid"):
         Cases().points()

@@ -105,7 +105,7 @@ class Question:
 
     @property
     def _leave(self) -> str:
-        """What would let a kernel answer that is not deterministic, or that nothing would."""
+        """The way to let a kernel answer that is not deterministic, or that there is none."""
         if self.determinism is Determinism.REQUIRED:
             return _FORBIDDEN
         return f"ask for it by name, or allow such with {VARIABLE}=0"
