@@ -108,7 +108,8 @@ class Signature:
             value = values.get(field.name, field.default)
             if value is REQUIRED or (isinstance(value, str) and value == REQUIRED):
                 raise UsageError(f"signature of {op} needs the field {field.name!r}")
-            if value == field.default:
+            # True is 1, and would be left out where that is the default.
+            if value == field.default and not isinstance(value, bool):
                 continue
             if field.is_int and (not isinstance(value, int) or isinstance(value, bool)):
                 raise UsageError(f"signature field {field.name}={value!r} of {op} must be an integer")

@@ -16,7 +16,7 @@ def results():
     return json.loads(run_with_devices(8, "-m", "tests.api.sharded_program").splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", ["everything", "one_kv_head_and_folded_axes"])
+@pytest.mark.parametrize("name", ["everything", "one_kv_head_and_folded_axes", "packed"])
 def test_a_sharded_call_equals_a_whole_one_with_gradients_and_dropout(results, name):
     assert results[name] < 5e-5
 

@@ -151,6 +151,22 @@ def test_mask_info_is_a_pytree_whose_flags_are_static():
     np.testing.assert_array_equal(traced, info.get_or_compute_attention_mask())
 
 
+@pytest.mark.parametrize("half", ["q_segment_ids", "kv_segment_ids", "q_positions", "kv_positions"])
+def test_ids_and_positions_of_one_side_alone_are_not_dropped_beside_those_of_another_mask(half):
+    packed = MaskInfo.from_cum_seqlens(jnp.array([0, 2, 5]), jnp.array([0, 3, 7]), q_len=T, kv_len=S)
+    rows = MaskInfo(**{half: jnp.zeros((1, T if half[0] == "q" else S), jnp.int32)}, causal=True)
+    side, _, name = half.partition("_")
+    with pytest.raises(UsageError, match=f"{'kv' if side == 'q' else 'q'}_{name} is missing: give both sides"):
+        packed & rows
+
+
+def test_specs_of_what_serves_all_sequences_leave_it_whole():
+    packed = MaskInfo.from_cum_seqlens(jnp.array([0, 2, 5]), jnp.array([0, 3, 7]), q_len=T, kv_len=S)
+    specs = (packed & MaskInfo.from_dense(jnp.ones((1, 2, T, S), bool))).specs("data", "model")
+    assert specs.q_segment_ids == specs.kv_positions == P(None, None)
+    assert specs.attention_mask == P(None, "model", None, None)
+
+
 def test_specs_shard_batch_and_heads_where_there_are_any():
     info = MaskInfo.from_segments(Q_IDS, KV_IDS) & MaskInfo.from_dense(DENSE[:1])
     specs = info.specs("data", "model")

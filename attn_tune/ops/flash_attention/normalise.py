@@ -53,7 +53,7 @@ def normalise(
         key, value = zero_beyond(key, kv_lengths), zero_beyond(value, kv_lengths)
         # The ids say more than the lengths of the keys.
         kv_lengths = None
-    has_offsets = shape["B"] == 1 and mask.q_offsets is not None and q_segments is not None
+    q_offsets, kv_offsets = _pair_of_offsets(mask) if shape["B"] == 1 and q_segments is not None else (None, None)
     needs_positions = mask.causal or mask.window != (None, None)
     if not needs_positions:
         q_positions = kv_positions = None
@@ -73,8 +73,8 @@ def normalise(
         sinks=None if softmax_aux is None else sinks_of(softmax_aux, shape["N"], shape["K"]),
         dropout=dropout_words(dropout_seed) if options.dropout_rate > 0 else None,
         kv_lengths=kv_lengths,
-        q_offsets=mask.q_offsets if has_offsets else None,
-        kv_offsets=mask.kv_offsets if has_offsets else None,
+        q_offsets=q_offsets,
+        kv_offsets=kv_offsets,
     )
     problem = Problem(
         batch=shape["B"],
@@ -91,7 +91,7 @@ def normalise(
         bias_dims=dims_of(operands.bias),
         has_segments=q_segments is not None,
         has_lengths=kv_lengths is not None,
-        has_offsets=has_offsets,
+        has_offsets=q_offsets is not None,
         has_positions=q_positions is not None,
         has_sinks=operands.sinks is not None,
         soft_cap=options.soft_cap,
@@ -133,6 +133,24 @@ def _pair_of_rows(name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]) -
     if name == "segment_ids" and any(isinstance(array, Tracer) and array.dtype.itemsize > 4 for array in rows):
         rows = _ranked(rows)
     return rows[0].astype(jnp.int32), rows[1].astype(jnp.int32)
+
+
+def _pair_of_offsets(mask: MaskInfo) -> tuple[Array | None, Array | None]:
+    """The offsets of both sides, as far as the mask has them."""
+    q, kv = mask.q_offsets, mask.kv_offsets
+    if q is None or kv is None:
+        return None, None
+    if mask.q_lengths is not None or mask.kv_lengths is not None:
+        raise UsageError(
+            "mask_info has lengths and offsets; its ids can be those of only one of them: leave the other out"
+        )
+    q, kv = jnp.asarray(q), jnp.asarray(kv)
+    if q.ndim != 1 or q.shape != kv.shape or not all(jnp.issubdtype(x.dtype, jnp.integer) for x in (q, kv)):
+        raise UsageError(
+            "q_offsets and kv_offsets must be two vectors of integers of one length, got "
+            f"{q.dtype}{list(q.shape)} and {kv.dtype}{list(kv.shape)}"
+        )
+    return q, kv
 
 
 def check_rows(name: str, given: Any, shape: tuple[int, int]) -> None:

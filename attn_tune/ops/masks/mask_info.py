@@ -24,6 +24,7 @@ from attn_tune.ops.masks.visibility import (
     intersect_windows,
     window_of,
 )
+from attn_tune.ops.typed_jax import jit
 from attn_tune.schema.errors import UsageError
 
 # Above the ids of all documents, which padding follows: the Triton kernels compare the ranges of the ids of two tiles,
@@ -49,6 +50,7 @@ class MaskInfo:
       kv_lengths: the number of keys of each batch entry that count.
       q_offsets: where the sequences start, and the last one ends, that lie end to end in a batch of one.
         ``from_cum_seqlens`` writes the offsets beside the ids and positions that say the same; alone they mask nothing.
+        Who replaces or reorders ids or positions makes them None: kernels may read the offsets instead.
       kv_offsets: the same of the keys.
       causal: a row sees its own position and those before it.
       sliding_window: ``(left, right)``: position ``p`` sees ``[p - left, p + right]``; None is unbounded. An integer
@@ -223,6 +225,7 @@ class MaskInfo:
         if not isinstance(other, MaskInfo):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         if self._clashes(other):
+            other._check_pairs()
             other = MaskInfo(attention_mask=other.get_or_compute_attention_mask())
         dense = [m for m in (self.attention_mask, other.attention_mask) if m is not None]
         if len(dense) == 2:
@@ -246,30 +249,30 @@ class MaskInfo:
 
     def specs(self, batch: Any = None, heads: Any = None) -> "MaskInfo":
         """The same tree of partition specs, for a mesh whose axes ``batch`` and ``heads`` shard B and N."""
-        rows = PartitionSpec(batch, None)
-        dense = None
+        specs: dict[str, Any] = {"q_offsets": PartitionSpec(None), "kv_offsets": PartitionSpec(None)}
+        for name in ("q_segment_ids", "kv_segment_ids", "q_positions", "kv_positions", "q_lengths", "kv_lengths"):
+            if (array := getattr(self, name)) is not None:
+                specs[name] = PartitionSpec(*_cut(array.shape, batch))
         if self.attention_mask is not None:
             shape = self.attention_mask.shape
-            dense = PartitionSpec(batch if shape[0] > 1 else None, *(None,) * (len(shape) - 1))
-            if len(shape) == 4 and shape[1] > 1:
-                dense = PartitionSpec(dense[0], heads, None, None)
-        return MaskInfo(
-            attention_mask=dense,  # type: ignore[arg-type]
-            q_segment_ids=None if self.q_segment_ids is None else rows,  # type: ignore[arg-type]
-            kv_segment_ids=None if self.kv_segment_ids is None else rows,  # type: ignore[arg-type]
-            q_positions=None if self.q_positions is None else rows,  # type: ignore[arg-type]
-            kv_positions=None if self.kv_positions is None else rows,  # type: ignore[arg-type]
-            q_lengths=None if self.q_lengths is None else PartitionSpec(batch),  # type: ignore[arg-type]
-            kv_lengths=None if self.kv_lengths is None else PartitionSpec(batch),  # type: ignore[arg-type]
-            q_offsets=None if self.q_offsets is None else PartitionSpec(None),  # type: ignore[arg-type]
-            kv_offsets=None if self.kv_offsets is None else PartitionSpec(None),  # type: ignore[arg-type]
-            causal=self.causal,
-            sliding_window=self.sliding_window,
-        )
+            specs["attention_mask"] = PartitionSpec(*_cut(shape, batch, *([heads] if len(shape) == 4 else [])))
+        present = {name: spec for name, spec in specs.items() if getattr(self, name) is not None}
+        return MaskInfo(**present, causal=self.causal, sliding_window=self.sliding_window)
 
     def _clashes(self, other: "MaskInfo") -> bool:
         pairs = zip(self._rows(), other._rows(), strict=True)
         return any(a is not None and b is not None and a is not b for a, b in pairs)
+
+    def _check_pairs(self) -> None:
+        """Refuse ids or positions of one side alone, of which no dense mask can be made.
+
+        Raises:
+          UsageError: there are such.
+        """
+        for name in ("segment_ids", "positions"):
+            missing = [side for side in ("q", "kv") if getattr(self, f"{side}_{name}") is None]
+            if len(missing) == 1:
+                raise UsageError(f"{missing[0]}_{name} is missing: give both sides")
 
     def _has_rows(self) -> bool:
         return any(row is not None for row in self._rows())
@@ -292,10 +295,15 @@ class MaskInfo:
         return rows[None], jnp.arange(kv_len, dtype=jnp.int32)[None]
 
 
-def _segment_of_token(offsets: Int[Array, " R"], length: int, padding: int) -> Int[Array, " L"]:
+def _ids_of_tokens(offsets: Int[Array, " R"], length: int, padding: int) -> Int[Array, " L"]:
+    # One program that stores no more than its result. A search would take a loop, to each step of which a GPU's host
+    # has to go, and JAX cannot do it within a shard_map over some axes of a mesh.
     tokens = jnp.arange(length, dtype=jnp.int32)
-    ids = jnp.searchsorted(offsets, tokens, side="right", method="scan_unrolled").astype(jnp.int32) - 1
+    ids = (tokens[:, None] >= offsets).sum(1, dtype=jnp.int32) - 1
     return jnp.where(tokens < offsets[-1], ids, padding)
+
+
+_segment_of_token = jit(_ids_of_tokens, static_argnums=(1, 2))
 
 
 def _checked_offsets(name: str, offsets: Any, length: int) -> Int[Array, " R"]:
@@ -319,6 +327,12 @@ def _counted(lengths: Any, most: int) -> tuple[Int[Array, " B"], Bool[Array, "B 
     # As int32 before: narrower integers wrap `most`.
     counted = jnp.clip(jnp.asarray(saturated(lengths)).astype(jnp.int32), 0, most)
     return counted, jnp.arange(most)[None] < counted[:, None]
+
+
+def _cut(shape: tuple[int, ...], *axes: Any) -> list[Any]:
+    """The axes of a mesh that cut the first dimensions of an array; one of size 1 serves all and stays whole."""
+    cut = [axis if size > 1 else None for size, axis in zip(shape, axes, strict=False)]
+    return cut + [None] * (len(shape) - len(cut))
 
 
 def _first(a: Any, b: Any) -> Any:

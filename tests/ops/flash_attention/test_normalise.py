@@ -1,5 +1,7 @@
 """From arguments to a problem and operands: every spelling, every refusal. No kernel runs here."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,6 +94,25 @@ def test_packed_self_attention_needs_no_positions(seen):
     assert problem.has_offsets
     np.testing.assert_array_equal(operands.q_offsets, [0, 2, 5])
     np.testing.assert_array_equal(operands.kv_offsets, [0, 2, 5])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"kv_lengths": jnp.array([3])}, "lengths and offsets"),
+        (
+            {"q_offsets": jnp.array([[0, 5]])},
+            r"two vectors of integers of one length, got int32\[1, 2\] and int32\[3\]",
+        ),
+        ({"kv_offsets": jnp.array([0.0, 2.0, 5.0])}, r"got int32\[3\] and float32\[3\]"),
+    ],
+)
+def test_offsets_that_cannot_be_those_of_the_ids_are_refused(seen, other, message):
+    row = QUERY[:1], KEY[:1, :T], VALUE[:1, :T]
+    packed = MaskInfo.from_cum_seqlens(jnp.array([0, 2, 5]), q_len=T, kv_len=T)
+    with pytest.raises(UsageError, match=message):
+        seen(*row, mask_info=dataclasses.replace(packed, **other))
+    assert not seen(*row, mask_info=dataclasses.replace(packed, kv_offsets=None))[0].has_offsets
 
 
 def test_offsets_without_the_ids_that_say_the_same_are_not_read(seen):
