@@ -55,7 +55,8 @@ def show_plan(
 ) -> None:
     """Print the plan of ``request`` on ``device``, None for this machine's.
 
-    Without ``every`` one line stands for the kernels that cannot run there, and names ``how`` to list them.
+    Without ``every`` one line stands for the kernels that cannot run there, and names ``how`` to list them; not where
+    there are no others.
     """
     import pandas as pd
 
@@ -99,6 +100,9 @@ def show_plan(
     away &= {row["kernel"] for row in rows}
     idle = set() if every else _without_use(made)
     shown = [row for n, row in enumerate(rows) if n not in idle and row["kernel"] not in away]
+    if not shown:
+        # An empty table would say nothing of what was asked for.
+        shown, away, idle = rows, set(), set()
     frame = pd.DataFrame(shown, columns=list(rows[0]))
     output.emit_frame(frame, title=f"Plan on {made.device}")
     output.say_absent(away, how)

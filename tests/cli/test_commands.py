@@ -307,6 +307,12 @@ def test_a_resumed_sweep_counts_the_kernels_that_cannot_run_as_the_first_run_did
     assert len(first) == 1
 
 
+def test_a_plan_of_kernels_that_cannot_run_says_why(tmp_path):
+    result = run("plan", "--grid", SIGNATURE, "--kernel", "triton", "-d", "fwd", "--db", tmp_path / "lab.db")
+    assert "Triton kernels need an NVIDIA GPU" in result.stdout
+    assert "cannot run here" not in result.stdout
+
+
 def test_sweep_ends_with_winners_and_what_to_do_next(fake_worker, tmp_path):
     db = tmp_path / "new" / "lab.db"
     result = run("sweep", "--grid", SIGNATURE, "--kernel", "xla", "--db", db)
