@@ -34,8 +34,8 @@ CASES = {
 TESTED = ("segments-ragged", "backward-short", "backward-ragged-states")
 # The interpreter has no products of less precision than a GPU's: a kernel that is nearly wrong here may be wrong there.
 MOST = 0.75
-# This one is: its dg is off by 0.76 of what the rule of proof allows.
-NEARLY_WRONG = ("backward-one-token",)
+# These are: dg and dv are off by 0.76 and 0.753 of what the rule of proof allows.
+NEARLY_WRONG = ("backward-one-token", "backward")
 
 
 def main():
