@@ -24,9 +24,10 @@ def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeSt
 
 
 def _with_shapes(problem: Problem, operands: Operands) -> Problem:
-    # The offsets of a batch of one are left out of a folded one, whose problem has none.
-    has_offsets = operands.q_offsets is not None
-    return with_dense_shapes(dataclasses.replace(problem, has_offsets=has_offsets), operands)
+    if problem.has_offsets and operands.q_offsets is None:
+        # A batch that ``vmap`` folded goes without them.
+        problem = dataclasses.replace(problem, has_offsets=False)
+    return with_dense_shapes(problem, operands)
 
 
 def _place(operands: Operands, first: dict[str, Array]) -> Operands:

@@ -177,7 +177,7 @@ def test_a_derivative_is_refused_with_the_way_out():
         ({"workload": "mixed"}, "unknown workload 'mixed'"),
         ({"sliding_window": -1}, "sliding_window must be a number of tokens"),
         ({"sliding_window": 3, "causal": False}, "sliding_window=3 counts from a query's own position"),
-        ({"causal": 2}, "causal must be True or False, got 2"),
+        ({"causal": 1}, "causal must be True or False, got 1"),
         ({"return_lse": "no"}, "return_lse must be True or False, got 'no'"),
         ({"k_scale": 1.0}, "v_scale is missing"),
         ({"platform": "cuda"}, "unknown kernel of ragged_paged 'cuda'"),

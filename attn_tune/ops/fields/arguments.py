@@ -114,12 +114,12 @@ def dtype_name(name: str, dtype: Any) -> str:
 
 
 def checked_flag(name: str, given: Any) -> bool:
-    """``given`` as True or False; 1 and 0 are them.
+    """``given``, which is True or False and nothing like them, as a Python bool.
 
     Raises:
-      UsageError: it is something else, or an array that is not known yet.
+      UsageError: it is something else.
     """
-    if isinstance(given, Tracer) or getattr(given, "size", 1) != 1 or given not in (True, False):
+    if type(given) not in (bool, np.bool_):
         raise UsageError(f"{name} must be True or False, got {shown(given)}")
     return bool(given)
 
@@ -144,11 +144,15 @@ def as_mask(
         raise UsageError("q_segment_ids is missing: give both sides, or the query side alone")
     if q_segment_ids is not None and kv_segment_ids is None:
         kv_segment_ids = q_segment_ids
+    # Callers may pass anything, arrays among it.
+    is_traced = isinstance(causal, Tracer)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if is_traced or getattr(causal, "size", 1) != 1 or causal not in (True, False):
+        raise UsageError(f"causal must be True or False, got {shown(causal)}")
     own = MaskInfo(
         attention_mask=attention_mask,
         q_segment_ids=q_segment_ids,
         kv_segment_ids=kv_segment_ids,
-        causal=checked_flag("causal", causal),
+        causal=bool(causal),
         sliding_window=sliding_window,
     )
     if mask_info is None:

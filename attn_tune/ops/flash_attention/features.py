@@ -32,7 +32,7 @@ def features(problem: Problem) -> tuple[Problem, ...]:
         dropout_rate=BITING_DROPOUT if problem.dropout_rate > 0 else 0.0,
     )
     # A row of one sequence or head may be lent to several, which nothing else here would run.
-    several = dataclasses.replace(small, **few_heads(problem, 2) | ({"batch": 1} if problem.has_offsets else {}))
+    several = dataclasses.replace(small, **few_heads(problem, 2))
     # A call may come with any scale, and differentiate the lse it is given; its row answers all the same.
     unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
     of_length = (small, unusual, small, small)
@@ -54,7 +54,7 @@ def coarser(problem: Problem) -> Iterator[Problem]:
 
 
 def few_heads(problem: Problem, least: int) -> dict[str, int]:
-    """Few sequences, key heads and query heads a key head; of each at least ``least``."""
+    """Few sequences, key heads and query heads a key head; of each at least ``least``, but one row of offsets."""
     batch, kv_heads, group = (
         max(least, min(number, most))
         for number, most in (
@@ -63,6 +63,7 @@ def few_heads(problem: Problem, least: int) -> dict[str, int]:
             (problem.group_size, MAX_GROUP),
         )
     )
+    batch = 1 if problem.has_offsets else batch
     return {"batch": batch, "num_kv_heads": kv_heads, "num_q_heads": kv_heads * group}
 
 

@@ -19,7 +19,7 @@ from attn_tune.ops.fields.sinks import sinks_of
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.ops.flash_attention.options import Options, dropout_words
 from attn_tune.ops.flash_attention.problem import Problem
-from attn_tune.ops.masks.mask_info import MaskInfo
+from attn_tune.ops.masks.mask_info import MaskInfo, check_pairs
 from attn_tune.ops.masks.visibility import dense_4d
 from attn_tune.schema.errors import UsageError
 
@@ -44,6 +44,7 @@ def normalise(
       UsageError: shapes or dtypes that do not fit together; the message names the argument.
     """
     shape = check_qkv(query, key, value)
+    check_pairs(mask)
     q_segments, kv_segments = _pair_of_rows("segment_ids", mask.q_segment_ids, mask.kv_segment_ids, shape)
     q_positions, kv_positions = _pair_of_rows("positions", mask.q_positions, mask.kv_positions, shape)
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
@@ -120,11 +121,8 @@ def _check_fits(name: str, array: Any) -> None:
 
 
 def _pair_of_rows(name: str, q_rows: Any, kv_rows: Any, shape: dict[str, int]) -> tuple[Array | None, Array | None]:
-    if q_rows is None and kv_rows is None:
-        return None, None
     if q_rows is None or kv_rows is None:
-        missing = "q" if q_rows is None else "kv"
-        raise UsageError(f"{missing}_{name} is missing: give both sides")
+        return None, None
     rows: list[Array] = []
     for side, array, length in (("q", q_rows, shape["T"]), ("kv", kv_rows, shape["S"])):
         _check_fits(f"{side}_{name}", array)

@@ -100,13 +100,8 @@ class Problem(AttentionProblem):
         check_choice("prec", self.precision, PRECISIONS, name="precision")
         if self.has_lengths and not self.has_segments:
             raise UsageError("lengths (len=1) come with the segment ids (seg=1) that say the same")
-        wrong = {"b": self.batch != 1, "seg": not self.has_segments, "len": self.has_lengths}
-        if self.has_offsets and (broken := [word for word, is_wrong in wrong.items() if is_wrong]):
-            given = {"b": self.batch, "seg": int(self.has_segments), "len": int(self.has_lengths)}
-            raise UsageError(
-                "offsets (ids=0) are those of one row of segments (b=1 seg=1) without lengths, got "
-                f"{' '.join(f'{word}={given[word]}' for word in broken)}; leave ids out where segment ids say it"
-            )
+        if self.has_offsets:
+            self._check_offsets()
         self._drop_what_hides_nothing()
         for name in ("mask_dims", "bias_dims"):
             dims = getattr(self, name)
@@ -115,6 +110,14 @@ class Problem(AttentionProblem):
                 sizes = (self.batch, self.num_q_heads, self.q_len, self.kv_len)
                 kept = ("1" if n == 1 else d for d, n in zip(dims, sizes, strict=True))
                 object.__setattr__(self, name, "".join(kept))
+
+    def _check_offsets(self) -> None:
+        given = (("b", self.batch, 1), ("seg", int(self.has_segments), 1), ("len", int(self.has_lengths), 0))
+        if wrong := " ".join(f"{word}={value}" for word, value, wanted in given if value != wanted):
+            raise UsageError(
+                f"offsets (ids=0) are those of one row of segments (b=1 seg=1) without lengths, got {wrong}; leave ids "
+                "out where segment ids say it"
+            )
 
     def _drop_what_hides_nothing(self) -> None:
         """Leave out bounds that no pair exceeds: one problem, one signature, and no comparisons in its kernel."""

@@ -225,7 +225,7 @@ class MaskInfo:
         if not isinstance(other, MaskInfo):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         if self._clashes(other):
-            other._check_pairs()
+            check_pairs(other)
             other = MaskInfo(attention_mask=other.get_or_compute_attention_mask())
         dense = [m for m in (self.attention_mask, other.attention_mask) if m is not None]
         if len(dense) == 2:
@@ -263,17 +263,6 @@ class MaskInfo:
         pairs = zip(self._rows(), other._rows(), strict=True)
         return any(a is not None and b is not None and a is not b for a, b in pairs)
 
-    def _check_pairs(self) -> None:
-        """Refuse ids or positions of one side alone, of which no dense mask can be made.
-
-        Raises:
-          UsageError: there are such.
-        """
-        for name in ("segment_ids", "positions"):
-            missing = [side for side in ("q", "kv") if getattr(self, f"{side}_{name}") is None]
-            if len(missing) == 1:
-                raise UsageError(f"{missing[0]}_{name} is missing: give both sides")
-
     def _has_rows(self) -> bool:
         return any(row is not None for row in self._rows())
 
@@ -293,6 +282,18 @@ class MaskInfo:
             raise UsageError("a causal or windowed mask has no size of its own: give q_len and kv_len")
         rows = jnp.arange(q_len, dtype=jnp.int32) + (kv_len - q_len)
         return rows[None], jnp.arange(kv_len, dtype=jnp.int32)[None]
+
+
+def check_pairs(mask: MaskInfo) -> None:
+    """Refuse ids or positions of one side alone: they say nothing of a pair.
+
+    Raises:
+      UsageError: there are such.
+    """
+    for name in ("segment_ids", "positions"):
+        missing = [side for side in ("q", "kv") if getattr(mask, f"{side}_{name}") is None]
+        if len(missing) == 1:
+            raise UsageError(f"{missing[0]}_{name} is missing: give both sides")
 
 
 def _ids_of_tokens(offsets: Int[Array, " R"], length: int, padding: int) -> Int[Array, " L"]:

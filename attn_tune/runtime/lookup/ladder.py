@@ -304,7 +304,8 @@ def _graded(candidates: list[tuple[int, Row]], judge: Judge, pack: Pack) -> Iter
         stale: list[tuple[Row, Grade]] = []
         for _, row in group:
             grade = judge.grade(row, pack)
-            # One that cannot take part keeps its place: of what is not installed the software is never that of the row.
+            # A row that cannot take part keeps its place, so that its refusal is seen before what answers in its stead:
+            # where a library is not installed, its version is never that of the row.
             if grade is Grade.STALE and judge.takes_part(row):
                 stale.append((row, grade))
             else:

@@ -71,9 +71,12 @@ def distance(asked: Shape, tuned: Shape) -> float | None:
     if asked.categorical != tuned.categorical or asked.order != tuned.order:
         return None
     total = 0.0
-    for kind in (FieldKind.RESOURCE, FieldKind.SCALABLE):
-        pairs = zip(getattr(asked, kind), getattr(tuned, kind), strict=True)
-        for away in (measure(kind, a, b) for a, b in pairs):
+    for kind, need, had in (
+        (FieldKind.RESOURCE, asked.resource, tuned.resource),
+        (FieldKind.SCALABLE, asked.scalable, tuned.scalable),
+    ):
+        for a, b in zip(need, had, strict=True):
+            away = measure(kind, a, b)
             if away is None:
                 return None
             total += away
