@@ -13,9 +13,10 @@ from fa4_jax.cute.flash_bwd_postprocess import FlashAttentionBackwardPostprocess
 from fa4_jax.cute.flash_bwd_preprocess import FlashAttentionBackwardPreprocess
 from fa4_jax.cute.flash_bwd_sm90 import FlashAttentionBackwardSm90
 from fa4_jax.cute.flash_fwd_sm90 import FlashAttentionForwardSm90
-from fa4_jax.cute.utils import AuxData, create_softcap_scoremod, create_softcap_scoremod_bwd
+from fa4_jax.cute.utils import AuxData
 
 from attn_tune.kernels.flash_attention._fa4.config import WARPGROUP_ROWS, BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention._fa4.soft_cap import cap_of, scale_of, slope_of
 from attn_tune.kernels.flash_attention._fa4.visibility import edges, mask_of
 from attn_tune.ops.flash_attention.problem import Problem
 
@@ -53,7 +54,7 @@ def forward(
         v,
         out,
         only(lse),
-        cutlass.Float32(problem.scale),
+        cutlass.Float32(scale_of(problem)),
         mCuSeqlensQ=q_offsets,
         mCuSeqlensK=kv_offsets,
         window_size_left=int32(edge.left),
@@ -98,7 +99,7 @@ def backward(
     """
     edge = edges(problem)
     q_offsets, kv_offsets = of_sides(offsets)
-    scale = cutlass.Float32(problem.scale)
+    scale = cutlass.Float32(scale_of(problem))
     first_kernel(problem, config)(
         out, dout, delta, only(lse), lse_log2, dq_sum, q_offsets, None, only(dlse), None, None, scale, stream=stream
     )
@@ -150,7 +151,7 @@ def forward_kernel(p: Problem, c: ForwardConfig) -> Any:
         num_threads=(c.block_q // WARPGROUP_ROWS + 1) * _THREADS,
         intra_wg_overlap=c.overlap,
         mma_pv_is_rs=c.p_in_registers,
-        score_mod=None if p.soft_cap is None else create_softcap_scoremod(p.soft_cap),
+        score_mod=cap_of(p),
         mask_mod=mask,
         has_aux_tensors=mask is not None,
     )
@@ -163,7 +164,7 @@ def first_kernel(p: Problem, c: BackwardConfig) -> Any:
 
 def backward_kernel(p: Problem, c: BackwardConfig, deterministic: bool) -> Any:
     """The backward's kernel object."""
-    edge, mask, cap = edges(p), mask_of(p), p.soft_cap
+    edge, mask = edges(p), mask_of(p)
     return FlashAttentionBackwardSm90(
         _DTYPES[p.dtype],
         p.head_dim,
@@ -184,8 +185,8 @@ def backward_kernel(p: Problem, c: BackwardConfig, deterministic: bool) -> Any:
         AtomLayoutNdKV=c.groups_dkv,
         AtomLayoutMdQ=c.groups_dq,
         num_threads=(c.warpgroups + 1) * _THREADS,
-        score_mod=None if cap is None else create_softcap_scoremod(cap),
-        score_mod_bwd=None if cap is None else create_softcap_scoremod_bwd(cap),
+        score_mod=cap_of(p),
+        score_mod_bwd=slope_of(p),
         mask_mod=mask,
         has_aux_tensors=mask is not None,
         dQ_single_wg=c.one_makes_dq,
