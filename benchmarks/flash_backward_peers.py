@@ -31,14 +31,22 @@ _POINTS: Mapping[str, str] = {
     "h64 causal 16x1k 32/8": "b=16 t=1024 s=1024 n=32 k=8 h=64 v=64 dtype=bfloat16 causal=1",
     "h128 causal 4x4k 16/16": "b=4 t=4096 s=4096 n=16 k=16 h=128 v=128 dtype=bfloat16 causal=1",
     "h256 causal 4x4k 8/8": "b=4 t=4096 s=4096 n=8 k=8 h=256 v=256 dtype=bfloat16 causal=1",
+    "h64 cap 4x4k 32/8": "b=4 t=4096 s=4096 n=32 k=8 h=64 v=64 dtype=bfloat16 causal=1 cap=1",
+    "h128 cap 4x4k 16/16": "b=4 t=4096 s=4096 n=16 k=16 h=128 v=128 dtype=bfloat16 causal=1 cap=1",
+    "h256 cap 4x4k 8/8": "b=4 t=4096 s=4096 n=8 k=8 h=256 v=256 dtype=bfloat16 causal=1 cap=1",
+    "h64 dropout 4x4k 32/8": "b=4 t=4096 s=4096 n=32 k=8 h=64 v=64 dtype=bfloat16 causal=1 drop=1",
+    "h128 dropout 4x4k 16/16": "b=4 t=4096 s=4096 n=16 k=16 h=128 v=128 dtype=bfloat16 causal=1 drop=1",
+    "h128 dropout full 4x4k 16/16": "b=4 t=4096 s=4096 n=16 k=16 h=128 v=128 dtype=bfloat16 drop=1",
+    "h256 dropout 4x4k 8/8": "b=4 t=4096 s=4096 n=8 k=8 h=256 v=256 dtype=bfloat16 causal=1 drop=1",
 }
 _OTHERS = ("triton", "cudnn")
 _FA4 = ("fa4", "fa4_deterministic")
 _HOPPER = "triton_hopper_fused"
-_CHANGES: Sequence[Mapping[str, Any]] = [
+_CHANGES: Sequence[dict[str, Any]] = [
     {"ahead": True, "late_dq": True, "num_stages": 2},
     {"ahead": False, "late_dq": True, "num_stages": 2},
     {"ahead": True, "late_dq": False, "num_stages": 2},
+    {"ahead": False, "late_dq": False, "num_stages": 2},
 ]
 
 
@@ -117,6 +125,8 @@ def _peers(problem: Any, others: Sequence[str]) -> dict[str, tuple[bool, Callabl
         search = spec.searches["bwd"]
         # Head dim 256 has no dq of the step before.
         tried = [c for c in _CHANGES if problem.head_dim <= 128 or not c["late_dq"]]
+        if problem.soft_cap is not None:
+            tried.append({"fast_tanh": False})
         changes: Changes = {"": tried} if kernel == _HOPPER else {}
         for name, config in configs_of(spec.id, problem, "bwd", changes).items():
             call = functools.partial(_backward, load(search.call), problem, config)

@@ -107,6 +107,10 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
     # Whole tiles, and an lse that makes every weight 0 beyond the end and for rows that see nothing.
     behind = ((0, 0), (0, 0), (0, plan.padded_q - problem.q_len))
     lse = jnp.where(inputs.residuals.lse == -jnp.inf, jnp.inf, inputs.residuals.lse * LOG2E)
+    delta = inputs.delta
+    if problem.dropout_rate > 0:
+        # Dropout's scale multiplies gradients at the end, not every weight.
+        delta /= static.keep_scale
     sums, dk, dv, _ = triton_call(
         backward_kernel,
         o.q,
@@ -114,7 +118,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
         o.v,
         inputs.dout,
         jnp.pad(lse, behind, constant_values=jnp.inf),
-        jnp.pad(inputs.delta, behind),
+        jnp.pad(delta, behind),
         row_ranges(o.q_segments, o.kv_segments, static),
         o.kv_lengths,
         None if o.q_segments is None else jnp.pad(o.q_segments, behind[1:]),
@@ -141,7 +145,7 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
         name="flash_attention_bwd_hopper",
     )
     # Scaled once, here, and not at every addition.
-    return {"dq": (sums * problem.scale).astype(o.q.dtype), "dk": dk, "dv": dv}
+    return {"dq": (sums * (problem.scale * static.keep_scale)).astype(o.q.dtype), "dk": dk, "dv": dv}
 
 
 def _layouts(problem: Problem, config: BackwardConfig) -> Layouts:

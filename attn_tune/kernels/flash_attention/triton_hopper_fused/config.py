@@ -46,6 +46,10 @@ class BackwardConfig(Knobs):
             "for one another"
         ),
     ] = False
+    fast_tanh: Annotated[
+        bool,
+        Flag(doc="a soft cap goes through the hardware's tanh, off by up to 2**-11 of the capped logit"),
+    ] = False
 
     def conflict(self) -> str | None:
         """Groups that share keys make 64 rows of dq each, all of a tile, and wait for one another in every step."""

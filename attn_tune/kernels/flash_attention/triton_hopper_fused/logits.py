@@ -9,16 +9,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from attn_tune.kernels.flash_attention.triton_hopper_fused.config import ROWS
-from attn_tune.kernels.lang.gluon.device import approximate, mix
+from attn_tune.kernels.lang.gluon.device import mix
 
-LOG2E = gl.constexpr(1.4426950408889634)
 _ROWS = gl.constexpr(ROWS)
 # As in ``lang/triton/device/logits.py``.
 _FACTOR = gl.constexpr(0x846CA68B)
 _ROW_FACTOR = gl.constexpr(0x770D1A13)
 _COLUMN_FACTOR = gl.constexpr(0x74C90AA3)
-# Above it the error of tanh near zero, 2e-7, would show in a 16-bit output.
-_LARGE_CAP = gl.constexpr(1000.0)
 
 
 class Columns(NamedTuple):
@@ -57,32 +54,6 @@ def load_seeds(dropout, batch, static: gl.constexpr):
         seed = mix(seed ^ ((gl.load(dropout + 1) + batch.to(gl.uint32)) * 0x85EBCA6B))
         seeds = (seed, gl.load(dropout + 2))
     return seeds
-
-
-@gluon.jit
-def squash(product, static: gl.constexpr):
-    """Scales q.k: rounded to the logits' dtype, through the soft cap, and in base 2 but for ``plan.late_scale``."""
-    x = product
-    if static.logits_dtype == "float32":
-        if static.dot_scale != 1.0:
-            x = product * static.dot_scale
-    else:
-        if static.logits_dtype == "bfloat16":
-            x = (product * static.scale).to(gl.bfloat16).to(gl.float32)
-        else:
-            x = (product * static.scale).to(gl.float16).to(gl.float32)
-        x = x * static.unit
-    if static.soft_cap is not None:
-        # Exact limits at both ends. Near zero it is off by 2e-7, which only a large cap can show.
-        tanh = 1.0 - 2.0 * approximate("rcp.approx.ftz.f32", 1.0 + gl.exp2(x * (2.0 * LOG2E)))
-        if static.soft_cap > _LARGE_CAP:
-            # There the odd series up to x**9.
-            square = x * x
-            series = -17.0 / 315 + square * (62.0 / 2835)
-            series = 1.0 + square * (-1.0 / 3 + square * (2.0 / 15 + square * series))
-            tanh = gl.where(gl.abs(x) < 0.3, x * series, tanh)
-        x = tanh
-    return x
 
 
 @gluon.jit

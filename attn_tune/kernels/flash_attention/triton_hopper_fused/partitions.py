@@ -221,6 +221,9 @@ def differentiate(
         tile = slot.reshape([_ROWS, plan.width])
         column = walk.kv_head * static.head_dim + (CONSUMER - OWN_KEYS) * plan.width
         out = [walk.batch, first_key, column]
+        if static.keep_threshold is not None:
+            dv_acc *= static.keep_scale
+            dk_acc *= static.keep_scale
         tile.store(dv_acc.to(buffers.q.dtype))
         fence_async_shared()
         tma.async_store(dv_desc, out, slot)

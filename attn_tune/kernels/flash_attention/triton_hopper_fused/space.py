@@ -12,7 +12,7 @@ from attn_tune.kernels.knobs import tried
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-_SEARCHED = ("block_q", "block_k", "num_stages", "dout_stages", "staged_dq", "ahead", "late_dq")
+_SEARCHED = ("block_q", "block_k", "num_stages", "dout_stages", "staged_dq", "ahead", "late_dq", "fast_tanh")
 
 
 def heuristic(problem: Problem, device: Device) -> BackwardConfig:
@@ -28,8 +28,10 @@ def heuristic(problem: Problem, device: Device) -> BackwardConfig:
         # On an H100 at head dim 128 1.07 to 1.10 times as fast without a mask, 0.96 to 0.98 under a causal one.
         ahead=is_full,
         # On an H200 1.04 times as fast at head dim 64, causal, without `ahead`, and 0.96 on full rows; at head dim 128
-        # 1.02 times at 4k, 0.97 at 32k.
-        late_dq=narrow and not is_full,
+        # 1.02 times at 4k, 0.97 at 32k, and 1.06 times with dropout at 4k.
+        late_dq=(narrow or problem.dropout_rate > 0) and not (is_full or wide),
+        # As the forward's untuned config, so that both make the same weights.
+        fast_tanh=problem.soft_cap is not None,
     )
     return adapt(problem, problem, device, config)
 
@@ -41,14 +43,17 @@ def adapt(tuned: Problem, problem: Problem, device: Device, config: BackwardConf
 
 
 def candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:
-    """Both tiles of rows, stages, and both ways to add dq, to make it and to begin a step."""
+    """Both tiles of rows, stages, both ways to add dq, to make it and to begin a step, and both kinds of tanh."""
     start = heuristic(problem, device)
     feasible = [c for c in _all(problem, device, start) if infeasible(problem, device, c) is None]
     return (start, *sorted((c for c in feasible if c != start), key=lambda c: _distance(start, c)))
 
 
 def _all(problem: Problem, device: Device, start: BackwardConfig) -> Iterator[BackwardConfig]:
-    for chosen in itertools.product(*(tried(BackwardConfig, name) for name in _SEARCHED)):
+    values = {name: tried(BackwardConfig, name) for name in _SEARCHED}
+    if problem.soft_cap is None:
+        values["fast_tanh"] = (False,)
+    for chosen in itertools.product(*values.values()):
         knobs = dict(zip(_SEARCHED, chosen, strict=True))
         if knobs["block_q"] <= knobs["block_k"] and not (knobs["late_dq"] and knobs["block_k"] == ROWS):
             yield adapt(problem, problem, device, dataclasses.replace(start, **knobs))

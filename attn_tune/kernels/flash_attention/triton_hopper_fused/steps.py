@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from attn_tune.kernels.flash_attention.triton_hopper_fused.config import CONSUMERS, ROWS
-from attn_tune.kernels.flash_attention.triton_hopper_fused.logits import kept, squash, weights_of
+from attn_tune.kernels.flash_attention.triton_hopper_fused.logits import kept, weights_of
 from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import DS_SLOTS
 from attn_tune.kernels.flash_attention.triton_hopper_fused.products import (
     add_share,
@@ -23,6 +23,7 @@ from attn_tune.kernels.flash_attention.triton_hopper_fused.products import (
     multiply_share,
 )
 from attn_tune.kernels.flash_attention.triton_hopper_fused.tiles import place_of, slot_of
+from attn_tune.kernels.lang.gluon.attention.logits import squash
 
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
@@ -65,14 +66,14 @@ def differentiate_rows(
     dweights = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     if not plan.ahead:
         product = warpgroup_mma_wait(1, deps=[started])
-    squashed = squash(product, static)
+    squashed = squash(product, plan, static)
     row_lse = buffers.lse.index(tile).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
     segments = buffers.segments.index(tile)
     weights = weights_of(squashed, row_lse, columns, block, first, walk, segments, plan, static)
     used = weights
     if static.keep_threshold is not None:
         keep = kept(first, head, columns, seeds, layouts.logits, plan, static)
-        used = gl.where(keep, weights * static.keep_scale, 0.0)
+        used = gl.where(keep, weights, 0.0)
     used = used.to(buffers.q.dtype)
     if plan.shares_keys:
         buffers.p.index(ds_slot * _CONSUMERS + CONSUMER).permute((1, 0)).store(used)
@@ -82,7 +83,8 @@ def differentiate_rows(
         dv_acc = warpgroup_mma(used, dout_tile, dv_acc, is_async=True)
         dweights = warpgroup_mma_wait(1, deps=[dweights])
     if static.keep_threshold is not None:
-        dweights = gl.where(keep, dweights * static.keep_scale, 0.0)
+        # Less dropout's scale, as delta is; gradients are multiplied by it at the end.
+        dweights = gl.where(keep, dweights, 0.0)
     row_delta = buffers.delta.index(dout_number).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
     dlogits = weights * (dweights - row_delta[None, :])
     if static.soft_cap is not None:
@@ -162,7 +164,7 @@ def differentiate_late(
     share = multiply_before(CONSUMER, count, buffers, barriers, plan, static, layouts)
     if not plan.ahead:
         product = warpgroup_mma_wait(plan.key_tiles, deps=[started])
-    squashed = squash(product, static)
+    squashed = squash(product, plan, static)
     row_lse = buffers.lse.index(slot).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
     segments = buffers.segments.index(slot)
     first = block * static.block_q
@@ -170,7 +172,7 @@ def differentiate_late(
     used = weights
     if static.keep_threshold is not None:
         keep = kept(first, head, columns, seeds, layouts.logits, plan, static)
-        used = gl.where(keep, weights * static.keep_scale, 0.0)
+        used = gl.where(keep, weights, 0.0)
     mbarrier.wait(barriers.dout_full.index(dout_slot), dout_phase)
     used = gl.convert_layout(used.to(buffers.q.dtype), layouts.operand)
     dv_acc = warpgroup_mma(used, dout_tile, dv_acc, is_async=True)
@@ -185,7 +187,8 @@ def differentiate_late(
         dv_acc = warpgroup_mma_wait(1, deps=[dv_acc])
     dweights = warpgroup_mma_wait(0, deps=[dweights])
     if static.keep_threshold is not None:
-        dweights = gl.where(keep, dweights * static.keep_scale, 0.0)
+        # Less dropout's scale, as delta is; gradients are multiplied by it at the end.
+        dweights = gl.where(keep, dweights, 0.0)
     row_delta = buffers.delta.index(dout_slot).reshape([plan.rows]).load(gl.SliceLayout(0, layouts.logits))
     dlogits = weights * (dweights - row_delta[None, :])
     if static.soft_cap is not None:
