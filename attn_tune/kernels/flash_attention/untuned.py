@@ -44,11 +44,11 @@ _TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fus
 # `triton_hopper_fused` has no fitted figures. In races and finals (benchmarks/results/h200/flash_backward*.json and
 # sweep_fa4.txt) it took at most this part of cuDNN's time (0.79 to 0.88) with heads of 64 and so many rows of all query
 # heads, 1 to 8 query heads a key head; with fewer rows it took 1.01 times cuDNN's. Where cuDNN cannot, for a soft cap,
-# dropout, documents or a causal mask over longer keys, it took 0.74 to 0.91 times that of `triton`; on full rows with
-# lengths, which cuDNN is given copies for, 0.92 times cuDNN's.
+# dropout, documents or a causal mask over longer keys, it took 0.74 to 0.91 times that of `triton`, but 1.23 times for
+# a soft cap with heads of 64; on full rows with lengths, which cuDNN is given copies for, 0.92 times cuDNN's.
 _FUSED_OF_CUDNN, _FUSED_PADDED_OF_CUDNN, _FUSED_ROWS = 0.88, 0.92, 524288
-_FUSED_OF_TRITON, _FUSED_FEATURED_ROWS, _FUSED_FEATURED_KEYS = 0.91, 262144, 4096
-_FUSED_GROUPS, _FUSED_HEAD_DIMS = range(1, 9), (64, 128)
+_FUSED_OF_TRITON, _FUSED_FEATURED_ROWS, _FUSED_FEATURED_KEYS = {64: 0.91, 128: 0.91, 256: 0.83}, 262144, 4096
+_FUSED_GROUPS = range(1, 9)
 # Nor have the kernels of FlashAttention-4: in finals (sweep_fa4.txt) and a race (fa4_peers.md) they took at most about
 # these parts, by head dim, of cuDNN's time backward (the deterministic one more where query heads share keys, whose
 # gradients it adds in order too), and this part of that of `triton_hopper` for forwards over many keys without a mask.
@@ -58,13 +58,20 @@ _FA4_OF_HOPPER = 0.96
 # Of that of `triton` backward, where documents are given by their offsets (sweep_fa4.txt).
 _FA4_OF_TRITON = {"fa4": {64: 0.89, 128: 0.82}, "fa4_deterministic": {64: 1.06, 128: 0.82}}
 _FA4_OF_TRITON_GROUPED = _FA4_OF_TRITON | {"fa4_deterministic": {64: 1.06, 128: 0.99}}
+# And of that of `triton` with a soft cap (flash_backward_features.json, sweep_fa4.txt), at most.
+_FA4_CAPPED_OF_TRITON = {"fa4": {64: 0.64, 128: 0.63, 256: 0.90}, "fa4_deterministic": {64: 0.64, 128: 0.66, 256: 0.93}}
 _FA4_ROWS, _FA4_FORWARD_KEYS = 262144, 4096
 # Sequences of all these races are so long.
 _RACED_LENGTH = 1024
 # What a problem has that has nothing but a causal mask, or none, and sinks, which cost nothing.
 _SIZES = ("batch", "q_len", "kv_len", "num_q_heads", "num_kv_heads", "head_dim", "v_head_dim", "scale", "dtype")
 _PLAIN = (*_SIZES, "causal", "has_sinks", "needs_lse", "has_lse_gradient")
-_FEATURES = ("soft_cap", "dropout_rate", "has_segments", "has_lengths", "has_offsets")
+# Features that `triton_hopper_fused` was raced with, by head dim.
+_FUSED_FEATURES = {
+    64: ("dropout_rate", "has_segments", "has_lengths", "has_offsets"),
+    128: ("soft_cap", "dropout_rate", "has_segments", "has_lengths", "has_offsets"),
+    256: ("soft_cap", "dropout_rate"),
+}
 # The place of the first kernel that goes by its expected time.
 _FIRST = 70
 # Microseconds up to which reading all keys of packed documents takes less than finding those that count.
@@ -108,7 +115,8 @@ def _forward_us(problem: Problem, device: Device) -> dict[str, float]:
         "cudnn": costs.launch_us(costs.Launch("cudnn/fwd", ()), problem, device),
     }
     found = {k: us + costs.call_us(f"{k}/fwd", problem, device) for k, us in launches.items()}
-    if _fa4_was_raced(problem) and not problem.causal and problem.kv_len >= _FA4_FORWARD_KEYS:
+    is_raced = _fa4_was_raced(problem) and problem.head_dim in _FA4_OF_CUDNN["fa4"]
+    if is_raced and not problem.causal and problem.kv_len >= _FA4_FORWARD_KEYS:
         found["fa4"] = _FA4_OF_HOPPER * found["triton_hopper"]
     return found | {"triton_split": _split_us(problem, device)}
 
@@ -123,40 +131,56 @@ def _backward_us(problem: Problem, device: Device) -> dict[str, float]:
     if fused := _fused_part(problem):
         reference, share = fused
         found["triton_hopper_fused"] = share * found[reference]
-    if problem.has_offsets and _fa4_was_raced(problem, "has_segments", "has_offsets"):
-        reference, parts, grouped = "triton", _FA4_OF_TRITON, _FA4_OF_TRITON_GROUPED
-    elif _fa4_was_raced(problem, "soft_cap"):
-        reference, parts, grouped = "cudnn", _FA4_OF_CUDNN, _FA4_OF_CUDNN_GROUPED
-    else:
-        return found
-    parts = parts if problem.group_size == 1 else grouped
-    return found | {name: part[problem.head_dim] * found[reference] for name, part in parts.items()}
+    parts = _fa4_parts(problem)
+    return found | {name: share * found[reference] for name, (reference, share) in parts.items()}
 
 
 def _fused_part(problem: Problem) -> tuple[str, float] | None:
     """The kernel of whose time ``triton_hopper_fused`` takes a part, and that part; None where no race says so."""
-    if costs.width(problem) not in _FUSED_HEAD_DIMS or problem.group_size not in _FUSED_GROUPS:
+    width = costs.width(problem)
+    if width not in _FUSED_FEATURES or problem.group_size not in _FUSED_GROUPS:
         return None
-    if problem.q_len == problem.kv_len and _is_like(problem, _FUSED_ROWS) and costs.width(problem) == 64:
+    if problem.q_len == problem.kv_len and _is_like(problem, _FUSED_ROWS) and width == 64:
         return "cudnn", _FUSED_OF_CUDNN
-    has_feature = any(getattr(problem, name) for name in _FEATURES) or (problem.causal and problem.offset > 0)
-    if has_feature and problem.kv_len >= _FUSED_FEATURED_KEYS and _is_like(problem, _FUSED_FEATURED_ROWS, *_FEATURES):
+    features = _FUSED_FEATURES[width]
+    is_longer = problem.causal and problem.offset > 0 and width <= 128
+    has_feature = is_longer or any(getattr(problem, name) for name in features)
+    if has_feature and problem.kv_len >= _FUSED_FEATURED_KEYS and _is_like(problem, _FUSED_FEATURED_ROWS, *features):
         is_padded = problem.has_lengths and not problem.causal
-        return ("cudnn", _FUSED_PADDED_OF_CUDNN) if is_padded else ("triton", _FUSED_OF_TRITON)
+        return ("cudnn", _FUSED_PADDED_OF_CUDNN) if is_padded else ("triton", _FUSED_OF_TRITON[width])
     return None
 
 
+def _fa4_parts(problem: Problem) -> dict[str, tuple[str, float]]:
+    """For backwards of FlashAttention-4 the kernel of whose time each takes a part, and that part, if races say so."""
+    is_single = problem.group_size == 1
+    features: tuple[str, ...]
+    if problem.soft_cap is not None:
+        reference, features, parts = "triton", ("soft_cap",), _FA4_CAPPED_OF_TRITON
+    elif problem.has_offsets:
+        reference, features = "triton", ("has_segments", "has_offsets")
+        parts = _FA4_OF_TRITON if is_single else _FA4_OF_TRITON_GROUPED
+    else:
+        reference, features = "cudnn", ()
+        parts = _FA4_OF_CUDNN if is_single else _FA4_OF_CUDNN_GROUPED
+    if not _fa4_was_raced(problem, *features):
+        return {}
+    dim = problem.head_dim
+    return {name: (reference, part[dim]) for name, part in parts.items() if dim in part}
+
+
 def _fa4_was_raced(problem: Problem, *features: str) -> bool:
-    """Whether the kernels of FlashAttention-4 were raced at the like: heads of 64 and 128."""
-    is_like = _is_like(problem, _FA4_ROWS, *features)
-    return is_like and problem.head_dim == problem.v_head_dim and problem.head_dim in _FA4_OF_CUDNN["fa4"]
+    """Whether the kernels of FlashAttention-4 were raced at the like, with equal head dims."""
+    return _is_like(problem, _FA4_ROWS, *features) and problem.head_dim == problem.v_head_dim
 
 
 def _is_like(problem: Problem, rows: int, *features: str) -> bool:
     """Whether it has no feature but these, long sequences, and at least ``rows`` rows of all query heads."""
     plain = Problem(**{name: getattr(problem, name) for name in (*_PLAIN, *features)})
     is_long = problem.q_len >= _RACED_LENGTH and problem.offset >= 0
-    return problem == plain and is_long and problem.batch * problem.num_q_heads * problem.q_len >= rows
+    # With heads of 256 a row is twice the work, and half of the rows were raced.
+    least = rows // max(1, problem.head_dim // 128)
+    return problem == plain and is_long and problem.batch * problem.num_q_heads * problem.q_len >= least
 
 
 def _triton_us(problem: Problem, device: Device, column: int) -> float:
