@@ -42,6 +42,25 @@ def test_the_name_of_an_output_decides_nothing():
     assert ratio(Output(name="other", kind="logsumexp"), small + 1e-6, small) <= 1
 
 
+@pytest.mark.parametrize(("dtype", "is_right"), [("bfloat16", True), ("float16", False), ("float32", False)])
+def test_an_lse_may_be_off_by_a_small_part_of_the_rounding_of_the_values_beside_it(dtype, is_right):
+    out, lse = Output(name="out"), Output(name="lse", kind="logsumexp")
+    values = TALL.astype(dtype)
+
+    def judged(lses, right):
+        beside = {"out": values, "lse": lses}, {"out": values, "lse": right}, {"out": values, "lse": right}
+        return compare(*beside, [out, lse])[1].ratio
+
+    right = jnp.abs(TALL[..., 0]) + 4.0
+    of_tanh = right.at[0, 3].multiply(1 + 2e-5)
+    assert (judged(of_tanh, right) <= 1) == is_right
+    # A key of some ten thousand that is lost in one row, and one of a million in all.
+    assert judged(right.at[0, 3].add(-2e-4), right) > 1
+    assert judged(right * (1 + 1e-5), right) > 1
+    # By itself, or beside indices, it has its own rounding alone.
+    assert ratio(lse, of_tanh, right) > 1
+
+
 def test_a_decayed_row_of_a_state_is_judged_beside_its_matrix():
     decayed = TALL.at[0, 3].multiply(1e-6)
     wrong = decayed.at[0, 3].add(3e-5 * 0.5)

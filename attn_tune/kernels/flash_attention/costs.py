@@ -89,6 +89,11 @@ def modelled(problem: Problem) -> bool:
     return not has_more and problem.dtype != "float32" and width(problem) <= _WIDTHS[-1]
 
 
+def has_fast_tanh(problem: Problem) -> bool:
+    """Whether the hardware's tanh, of 11 bits, is enough for a soft cap: it has more than bfloat16, and not float16."""
+    return problem.soft_cap is not None and problem.dtype == "bfloat16"
+
+
 def width(problem: Problem) -> int:
     """The larger head dim."""
     return max(problem.head_dim, problem.v_head_dim)

@@ -155,12 +155,13 @@ def _fa4_parts(problem: Problem) -> dict[str, tuple[str, float]]:
     """For backwards of FlashAttention-4 the kernel of whose time each takes a part, and that part, if races say so."""
     is_single = problem.group_size == 1
     features: tuple[str, ...]
-    if problem.soft_cap is not None:
+    if costs.has_fast_tanh(problem):
         reference, features, parts = "triton", ("soft_cap",), _FA4_CAPPED_OF_TRITON
     elif problem.has_offsets:
         reference, features = "triton", ("has_segments", "has_offsets")
         parts = _FA4_OF_TRITON if is_single else _FA4_OF_TRITON_GROUPED
     else:
+        # With a soft cap in float16, for which their tanh is too coarse, no race is like it.
         reference, features = "cudnn", ()
         parts = _FA4_OF_CUDNN if is_single else _FA4_OF_CUDNN_GROUPED
     if not _fa4_was_raced(problem, *features):

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
-from attn_tune.kernels.flash_attention.costs import units
+from attn_tune.kernels.flash_attention.costs import has_fast_tanh, units
 from attn_tune.kernels.flash_attention.triton_hopper_fused.config import ROWS, BackwardConfig
 from attn_tune.kernels.flash_attention.triton_hopper_fused.limits import infeasible
 from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import num_tiles
@@ -31,7 +31,7 @@ def heuristic(problem: Problem, device: Device) -> BackwardConfig:
         # 1.02 times at 4k, 0.97 at 32k, and 1.06 times with dropout at 4k.
         late_dq=(narrow or problem.dropout_rate > 0) and not (is_full or wide),
         # As the forward's untuned config, so that both make the same weights.
-        fast_tanh=problem.soft_cap is not None,
+        fast_tanh=has_fast_tanh(problem),
     )
     return adapt(problem, problem, device, config)
 
