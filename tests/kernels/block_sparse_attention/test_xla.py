@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from attn_tune.kernels.block_sparse_attention.xla.backward import backward
-from attn_tune.kernels.block_sparse_attention.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.block_sparse_attention.xla.forward import forward
+from attn_tune.kernels.lang.xla.chunks import BackwardConfig, ForwardConfig
 from attn_tune.ops.block_sparse_attention.features import samples
 from attn_tune.ops.block_sparse_attention.inputs import make_inputs
 from attn_tune.ops.block_sparse_attention.operands import BackwardInputs

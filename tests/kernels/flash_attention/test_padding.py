@@ -49,7 +49,7 @@ OPS = {
 
 
 def _small_chunks():
-    from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
+    from attn_tune.kernels.lang.xla.chunks import BackwardConfig, ForwardConfig
 
     chunks = {"chunk_q": 4, "chunk_k": 4}
     return {"fwd": ForwardConfig(**chunks), "bwd": BackwardConfig(**chunks)}

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn_tune.kernels.flash_attention.xla import SPEC, space
+from attn_tune.kernels.flash_attention.xla import SPEC
 from attn_tune.kernels.flash_attention.xla.backward import backward
 from attn_tune.kernels.flash_attention.xla.chunks import Grid
-from attn_tune.kernels.flash_attention.xla.config import BackwardConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.xla.forward import forward
+from attn_tune.kernels.lang.xla.chunks import BackwardConfig, ForwardConfig, infeasible
 from attn_tune.ops.flash_attention.features import features, samples
 from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
@@ -245,9 +245,9 @@ def test_no_chunk_is_longer_than_its_problem(device, length):
 
 def test_infeasible_configs_say_why():
     p = dataclasses.replace(long_problem(8192), batch=32, num_q_heads=32)
-    assert "GiB" in space.infeasible(p, CPU, ForwardConfig(chunk_q=2048, chunk_k=2048))
+    assert "GiB" in infeasible(p, CPU, ForwardConfig(chunk_q=2048, chunk_k=2048))
     long = long_problem(131072)
-    assert "pairs" in space.infeasible(long, CPU, ForwardConfig(chunk_q=64, chunk_k=64))
+    assert "pairs" in infeasible(long, CPU, ForwardConfig(chunk_q=64, chunk_k=64))
 
 
 @pytest.mark.parametrize("value", [0, -64, True, 64.0])

@@ -1,7 +1,10 @@
 """Block-sparse attention in plain XLA: a scan over pairs of chunks that skips those without a listed block."""
 
+import functools
+
 from attn_tune.kernels.block_sparse_attention.xla import space
-from attn_tune.kernels.block_sparse_attention.xla.config import BackwardConfig, ForwardConfig
+from attn_tune.kernels.lang.xla import chunks
+from attn_tune.kernels.lang.xla.chunks import BackwardConfig, ForwardConfig
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.schema.direction import WHOLE
 
@@ -14,23 +17,23 @@ SPEC = KernelSpec(
     searches={
         "fwd": Search(
             config=ForwardConfig,
-            heuristic=space.forward_heuristic,
-            candidates={WHOLE: space.forward_candidates},
-            infeasible=space.infeasible,
+            heuristic=functools.partial(space.heuristic, ForwardConfig),
+            candidates={WHOLE: functools.partial(chunks.candidates, ForwardConfig)},
+            infeasible=chunks.infeasible,
             call=f"{__name__}.forward:forward",
             outputs={WHOLE: ("out", "lse")},
             grows=_GROWS,
         ),
         "bwd": Search(
             config=BackwardConfig,
-            heuristic=space.backward_heuristic,
-            candidates={WHOLE: space.backward_candidates},
-            infeasible=space.infeasible,
+            heuristic=functools.partial(space.heuristic, BackwardConfig),
+            candidates={WHOLE: functools.partial(chunks.candidates, BackwardConfig)},
+            infeasible=chunks.infeasible,
             call=f"{__name__}.backward:backward",
             outputs={WHOLE: ("dq", "dk", "dv")},
             grows=_GROWS,
         ),
     },
-    unsupported=space.unsupported,
+    unsupported=chunks.unsupported,
     summary="chunks in plain XLA, those without a listed block skipped; every feature, every platform",
 )

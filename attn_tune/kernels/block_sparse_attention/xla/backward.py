@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from attn_tune.kernels.block_sparse_attention.xla.chunks import Grid, add, cut
-from attn_tune.kernels.block_sparse_attention.xla.config import BackwardConfig
+from attn_tune.kernels.lang.xla.chunks import BackwardConfig
 from attn_tune.ops.block_sparse_attention.operands import BackwardInputs
 from attn_tune.ops.block_sparse_attention.problem import Problem
 

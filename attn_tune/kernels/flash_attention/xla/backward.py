@@ -18,7 +18,7 @@ from attn_tune.kernels.flash_attention.xla.chunks import (
     tile,
     to_groups,
 )
-from attn_tune.kernels.flash_attention.xla.config import BackwardConfig
+from attn_tune.kernels.lang.xla.chunks import BackwardConfig
 from attn_tune.ops.flash_attention.operands import BackwardInputs
 from attn_tune.ops.flash_attention.problem import Problem
 

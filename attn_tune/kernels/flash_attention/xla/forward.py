@@ -13,7 +13,7 @@ from attn_tune.kernels.flash_attention.xla.chunks import (
     put,
     tile,
 )
-from attn_tune.kernels.flash_attention.xla.config import ForwardConfig
+from attn_tune.kernels.lang.xla.chunks import ForwardConfig
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.ops.flash_attention.problem import Problem
 
