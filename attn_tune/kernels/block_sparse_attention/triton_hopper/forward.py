@@ -9,23 +9,22 @@ passes between warps are those of ``flash_attention/triton_hopper/forward.py``, 
 # pyright: reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from attn_tune.kernels.block_sparse_attention._lists.lists import Listed, Lists, listed_of
 from attn_tune.kernels.block_sparse_attention.triton_hopper.limits import masked
 from attn_tune.kernels.block_sparse_attention.triton_hopper.partitions import FACTS, attend, copy_tiles
 from attn_tune.kernels.lang.gluon.attention.config import CONSUMERS, ROWS, WARPS, ForwardConfig
+from attn_tune.kernels.lang.gluon.attention.launch import describe, layouts_of
 from attn_tune.kernels.lang.gluon.attention.partitions import Barriers, Buffers
 from attn_tune.kernels.lang.gluon.attention.plan import Plan, plan_of
 from attn_tune.kernels.lang.gluon.attention.tiles import TILE_SLOTS, tile_info_size
+from attn_tune.kernels.lang.gluon.names import new_barriers
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.ranges import key_ranges
 from attn_tune.kernels.lang.triton.device.static import Static
@@ -39,16 +38,6 @@ _WARPS = gl.constexpr(WARPS)
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
 _TILE_SLOTS = gl.constexpr(TILE_SLOTS)
-
-
-@dataclass(frozen=True)
-class Layouts:
-    """The layouts of tiles in registers: operands and results of the two products."""
-
-    queries: Any
-    logits: Any
-    weights: Any
-    out: Any
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
@@ -73,7 +62,12 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         # The counter of the queue of tiles.
         zeroed=(False, False, True),
         grid=(plan.num_programs, 1, 1),
-        constexprs={"plan": plan, "static": static, "listed": listed, "layouts": _layouts(problem, config)},
+        constexprs={
+            "plan": plan,
+            "static": static,
+            "listed": listed,
+            "layouts": layouts_of(problem.head_dim, config.block_k),
+        },
         num_warps=WARPS,
         name="block_sparse_attention_fwd_hopper",
     )
@@ -107,19 +101,6 @@ def facts_of(lists: Lists, static: Static) -> Int[Array, "_b _n q_blocks 4"]:
     return jnp.concatenate([lists.order[..., None], ordered], axis=-1)
 
 
-def _layouts(problem: Problem, config: ForwardConfig) -> Layouts:
-    def product(width: int) -> gl.NVMMADistributedLayout:
-        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
-
-    out, logits = product(problem.head_dim), product(config.block_k)
-    return Layouts(
-        queries=gl.DotOperandLayout(operand_index=0, parent=logits, k_width=2),
-        logits=logits,
-        weights=gl.DotOperandLayout(operand_index=0, parent=out, k_width=2),
-        out=out,
-    )
-
-
 @gluon.jit
 def forward_kernel(
     q,
@@ -146,10 +127,10 @@ def forward_kernel(
     k_shape: gl.constexpr = [1, static.block_k, static.head_dim]
     q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(q_shape, dtype)
     k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(k_shape, dtype)
-    q_desc = _describe(q, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
-    k_desc = _describe(k, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
-    v_desc = _describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
-    out_desc = _describe(out, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
+    q_desc = describe(q, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
+    k_desc = describe(k, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
+    v_desc = describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
+    out_desc = describe(out, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
     ids: gl.constexpr = static.block_k if static.has_segments else 1
     buffers = Buffers(
@@ -161,15 +142,15 @@ def forward_kernel(
         gl.allocate_shared_memory(gl.int32, [_CONSUMERS, ids], plain),
     )
     barriers = Barriers(
-        _new_barriers(Q_SLOTS, 1),
-        _new_barriers(Q_SLOTS, 1),
-        _new_barriers(STAGES, 1),
-        _new_barriers(STAGES, _CONSUMERS),
-        _new_barriers(STAGES, 1),
-        _new_barriers(STAGES, _CONSUMERS),
-        _new_barriers(_CONSUMERS, 1),
-        _new_barriers(_TILE_SLOTS, 1),
-        _new_barriers(_TILE_SLOTS, _CONSUMERS),
+        new_barriers(Q_SLOTS, 1),
+        new_barriers(Q_SLOTS, 1),
+        new_barriers(STAGES, 1),
+        new_barriers(STAGES, _CONSUMERS),
+        new_barriers(STAGES, 1),
+        new_barriers(STAGES, _CONSUMERS),
+        new_barriers(_CONSUMERS, 1),
+        new_barriers(_TILE_SLOTS, 1),
+        new_barriers(_TILE_SLOTS, _CONSUMERS),
     )
     pointers = (tiles, q_segments, kv_segments, lse)
     gl.warp_specialize(
@@ -192,29 +173,6 @@ def forward_kernel(
         [_WARPS, 1],
         [_MULTIPLYING, _COPYING],
     )
-
-
-@gluon.jit
-def _new_barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    barriers = mbarrier.allocate_mbarrier(batch=COUNT)
-    for i in gl.static_range(COUNT):
-        mbarrier.init(barriers.index(i), count=ARRIVALS)
-    return barriers
-
-
-@gluon.jit
-def _describe(
-    array,
-    length,
-    heads: gl.constexpr,
-    shape: gl.constexpr,
-    layout: gl.constexpr,
-    plan: gl.constexpr,
-    static: gl.constexpr,
-):
-    """A descriptor of a ``[B, length, heads * H]`` array: what is beyond a sequence's end is read as zero."""
-    width: gl.constexpr = heads * static.head_dim
-    return tma.make_tensor_descriptor(array, [plan.batch, length, width], [length * width, width, 1], shape, layout)
 
 
 @gluon.jit

@@ -34,14 +34,12 @@ for an empty slot starts with the phase before, so that the first pass over the 
 # pyright: reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
 from attn_tune.kernels.lang.gluon.attention.config import (
@@ -50,6 +48,7 @@ from attn_tune.kernels.lang.gluon.attention.config import (
     WARPS,
     ForwardConfig,
 )
+from attn_tune.kernels.lang.gluon.attention.launch import describe, layouts_of
 from attn_tune.kernels.lang.gluon.attention.partitions import (
     Barriers,
     Buffers,
@@ -72,19 +71,6 @@ _CONSUMERS = gl.constexpr(CONSUMERS)
 _TILE_SLOTS = gl.constexpr(TILE_SLOTS)
 _MULTIPLYING = gl.constexpr(MULTIPLYING_REGISTERS)
 _COPYING = gl.constexpr(COPYING_REGISTERS)
-
-
-@dataclass(frozen=True)
-class Layouts:
-    """The layouts of tiles in registers.
-
-    Queries and logits as they go into and come out of the first product, weights and output of the second.
-    """
-
-    queries: Any
-    logits: Any
-    weights: Any
-    out: Any
 
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
@@ -123,26 +109,12 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         constexprs={
             "plan": plan,
             "static": static,
-            "layouts": _layouts(problem, config),
+            "layouts": layouts_of(problem.head_dim, config.block_k),
         },
         num_warps=WARPS,
         name="flash_attention_fwd_hopper",
     )
     return {"out": out, "lse": lse}
-
-
-def _layouts(problem: Problem, config: ForwardConfig) -> Layouts:
-    def product(width: int) -> gl.NVMMADistributedLayout:
-        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
-
-    out = product(problem.head_dim)
-    logits = product(config.block_k)
-    return Layouts(
-        queries=gl.DotOperandLayout(operand_index=0, parent=logits, k_width=2),
-        logits=logits,
-        weights=gl.DotOperandLayout(operand_index=0, parent=out, k_width=2),
-        out=out,
-    )
 
 
 @gluon.jit
@@ -171,10 +143,10 @@ def forward_kernel(
     k_shape: gl.constexpr = [1, static.block_k, static.head_dim]
     q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(q_shape, dtype)
     k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(k_shape, dtype)
-    q_desc = _describe(q, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
-    k_desc = _describe(k, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
-    v_desc = _describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
-    out_desc = _describe(out, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
+    q_desc = describe(q, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
+    k_desc = describe(k, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
+    v_desc = describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
+    out_desc = describe(out, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
     Q_SLOTS: gl.constexpr = _CONSUMERS * plan.q_slots
     q_buffer = gl.allocate_shared_memory(dtype, [Q_SLOTS, 1, _ROWS, static.head_dim], q_layout)
     out_buffer = q_buffer
@@ -234,21 +206,6 @@ def forward_kernel(
         [_WARPS, 1],
         [_MULTIPLYING, _COPYING],
     )
-
-
-@gluon.jit
-def _describe(
-    array,
-    length,
-    heads: gl.constexpr,
-    shape: gl.constexpr,
-    layout: gl.constexpr,
-    plan: gl.constexpr,
-    static: gl.constexpr,
-):
-    """A descriptor of a ``[B, length, heads * H]`` array: what is beyond a sequence's end is read as zero."""
-    width: gl.constexpr = heads * static.head_dim
-    return tma.make_tensor_descriptor(array, [plan.batch, length, width], [length * width, width, 1], shape, layout)
 
 
 @gluon.jit

@@ -63,6 +63,7 @@ from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import (
     rows,
     width,
 )
+from attn_tune.kernels.lang.gluon.attention.launch import describe, product
 from attn_tune.kernels.lang.gluon.names import new_barriers, viewed
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.ranges import row_ranges
@@ -149,9 +150,6 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
 
 
 def _layouts(problem: Problem, config: BackwardConfig) -> Layouts:
-    def product(width: int) -> gl.NVMMADistributedLayout:
-        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
-
     keys = product(width(problem, config))
     return Layouts(
         logits=product(rows(config)),
@@ -194,12 +192,12 @@ def backward_kernel(
     k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(k_shape, dtype)
     out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(out_shape, dtype)
     dq_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(dq_shape, gl.float32)
-    q_desc = _describe(q, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
-    dout_desc = _describe(dout, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
-    k_desc = _describe(k, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
-    v_desc = _describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
-    dk_desc = _describe(dk, static.kv_len, static.num_kv_heads, out_shape, out_layout, plan, static)
-    dv_desc = _describe(dv, static.kv_len, static.num_kv_heads, out_shape, out_layout, plan, static)
+    q_desc = describe(q, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
+    dout_desc = describe(dout, static.q_len, static.num_q_heads, q_shape, q_layout, plan, static)
+    k_desc = describe(k, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
+    v_desc = describe(v, static.kv_len, static.num_kv_heads, k_shape, k_layout, plan, static)
+    dk_desc = describe(dk, static.kv_len, static.num_kv_heads, out_shape, out_layout, plan, static)
+    dv_desc = describe(dv, static.kv_len, static.num_kv_heads, out_shape, out_layout, plan, static)
     rows: gl.constexpr = plan.batch * static.num_q_heads
     row_shape: gl.constexpr = [1, plan.rows]
     row_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
@@ -210,7 +208,7 @@ def backward_kernel(
         segments_desc = tma.make_tensor_descriptor(
             q_segments, [plan.batch, plan.padded_q], [plan.padded_q, 1], row_shape, row_layout
         )
-    dq_desc = _describe(dq, static.q_len, static.num_q_heads, dq_shape, dq_layout, plan, static)
+    dq_desc = describe(dq, static.q_len, static.num_q_heads, dq_shape, dq_layout, plan, static)
     STAGES: gl.constexpr = plan.stages
     DOUT_STAGES: gl.constexpr = plan.dout_stages
     TILES: gl.constexpr = STAGES * plan.row_tiles
@@ -291,21 +289,6 @@ def backward_kernel(
         [_WARPS, 1],
         [_MULTIPLYING, _COPYING],
     )
-
-
-@gluon.jit
-def _describe(
-    array,
-    length,
-    heads: gl.constexpr,
-    shape: gl.constexpr,
-    layout: gl.constexpr,
-    plan: gl.constexpr,
-    static: gl.constexpr,
-):
-    """A descriptor of a ``[B, length, heads * H]`` array: what is beyond a sequence's end is read as zero."""
-    width: gl.constexpr = heads * static.head_dim
-    return tma.make_tensor_descriptor(array, [plan.batch, length, width], [length * width, width, 1], shape, layout)
 
 
 @gluon.jit

@@ -1,0 +1,57 @@
+"""What launches of attention on Hopper begin with: the layouts of a forward's tiles, and descriptors of its arrays."""
+
+# Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
+
+from dataclasses import dataclass
+from typing import Any
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma
+
+from attn_tune.kernels.lang.gluon.attention.config import WARPS
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """The layouts of tiles in registers.
+
+    Queries and logits as they go into and come out of the first product, weights and output of the second.
+    """
+
+    queries: Any
+    logits: Any
+    weights: Any
+    out: Any
+
+
+def product(width: int) -> gl.NVMMADistributedLayout:
+    """The layout of 64 rows and ``width`` columns that a group of four warps makes."""
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
+
+
+def layouts_of(head_dim: int, block_k: int) -> Layouts:
+    """The layouts of a forward."""
+    out, logits = product(head_dim), product(block_k)
+    return Layouts(
+        queries=gl.DotOperandLayout(operand_index=0, parent=logits, k_width=2),
+        logits=logits,
+        weights=gl.DotOperandLayout(operand_index=0, parent=out, k_width=2),
+        out=out,
+    )
+
+
+@gluon.jit
+def describe(
+    array,
+    length,
+    heads: gl.constexpr,
+    shape: gl.constexpr,
+    layout: gl.constexpr,
+    plan: gl.constexpr,
+    static: gl.constexpr,
+):
+    """A descriptor of a ``[B, length, heads * H]`` array: what is beyond a sequence's end is read as zero."""
+    width: gl.constexpr = heads * static.head_dim
+    return tma.make_tensor_descriptor(array, [plan.batch, length, width], [length * width, width, 1], shape, layout)
