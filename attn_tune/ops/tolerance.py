@@ -50,9 +50,10 @@ FLOOR_ROUNDINGS_FLOAT32 = 32.0
 ROW_FLOOR_ROUNDINGS_FLOAT32 = 128.0
 GRADIENT_ROW_FLOOR_ROUNDINGS_FLOAT32 = 1024.0
 SMALL_ROW = 0.1
-# Parts of a rounding of the values that an lse may be off by, in norm and row. In bfloat16 they admit the tanh of GPUs
-# under a soft cap, which in some rows is off by 1.3 times the floor of float32; in float16 they are below those floors.
-LSE_PARTS = (1 / 512, 1 / 128)
+# Parts of a rounding of the values that a logarithm beside them may be off by, in norm and row. In bfloat16 they admit
+# the tanh of GPUs on the way to it, which in some rows is off by 1.3 times the floor of float32; in float16 they are
+# below those floors.
+LOGARITHM_PARTS = (1 / 512, 1 / 128)
 # The errors of codes are the format's own, nearly the same for everyone.
 QUANTISED_NORM_MULTIPLE = 1.5
 QUANTISED_ROW_MULTIPLE = 2.0
@@ -164,7 +165,7 @@ def _judge(output: Output, measures: np.ndarray, dtype: jnp.dtype, of_values: fl
         floors = (FLOOR_ROUNDINGS_FLOAT32, row)
     least = [floor * _rounding(working) for floor in floors]
     if output.kind is OutputKind.LOGSUMEXP:
-        least = [max(one, part * of_values) for one, part in zip(least, LSE_PARTS, strict=True)]
+        least = [max(one, part * of_values) for one, part in zip(least, LOGARITHM_PARTS, strict=True)]
     candidates = [
         OutputError(
             output=output.name,
