@@ -16,8 +16,9 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     """Variants of a problem on which a config of it must also be right.
 
     Lengths are odd, no multiples of a block, and unequal both ways. Rows of blocks have no block, one, or all; keys are
-    in no list; blocks are listed that causality and windows hide. One variant has the mask of the workload; one has
-    another scale and a gradient of the lse; of a problem of one sequence or head one has two of each.
+    in no list; blocks are listed that causality and windows hide. One variant has the mask of the workload; two have
+    another scale and a gradient of the lse, in one nobody reads the lse, one has twice the sequences and key heads; of
+    a problem of one sequence or head one has two of each.
     """
     small = dataclasses.replace(
         problem,
@@ -26,10 +27,11 @@ def features(problem: Problem) -> tuple[Problem, ...]:
         at_edges=True,
     )
     several = dataclasses.replace(small, **few_heads(problem, 2))
-    unusual = dataclasses.replace(
-        small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True, at_edges=False
-    )
-    variants = [small, unusual, small, small, *([several] if several != small else [])]
+    unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
+    silent = dataclasses.replace(small, needs_lse=False)
+    wide = dataclasses.replace(small, **few_heads(problem, 1, times=2))
+    drawn = dataclasses.replace(unusual, at_edges=False)
+    variants = [unusual, drawn, silent, wide, *([several] if several != small else [])]
     factor = max(1, problem.mask_block_q // _BLOCK, problem.mask_block_k // _BLOCK)
     lengths = [tuple(n if n == 1 else factor * n for n in pair) for pair in (*LENGTHS, LENGTHS[1])]
     return tuple(

@@ -16,7 +16,7 @@ from attn_tune.ops.fields.attention import AXES, qkv_gradients, qkv_operands
 def outputs(problem: Problem, direction: str) -> tuple[Output, ...]:
     """The output and the lse, or the gradients of queries, keys and values."""
     if direction == "fwd":
-        return (Output(name="out"), Output(name="lse", kind=OutputKind.LOGSUMEXP))
+        return (Output(name="out"), Output(name="lse", kind=OutputKind.LOGSUMEXP, optional=not problem.needs_lse))
     return qkv_gradients(problem)
 
 

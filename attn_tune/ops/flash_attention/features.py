@@ -22,8 +22,9 @@ def features(problem: Problem) -> tuple[Problem, ...]:
 
     Flags, dtypes, head dims and broadcast axes are the problem's own; lengths are odd, unequal both ways (which gives
     fully masked rows under a causal mask), and long enough for several tiles. Windows and caps shrink until they bite.
-    What no signature says is other than usual in one variant: the scale, and the lse, which takes part in the
-    derivative. A problem of one sequence, key head or head a group has one variant more, with two of each.
+    What no signature says is other than usual in some: the scale, and the lse, which takes part in the derivative or
+    is not asked for. One has twice the sequences and key heads. A problem of one sequence, key head or head a group has
+    one variant more, with two of each.
     """
     small = dataclasses.replace(
         problem,
@@ -35,7 +36,10 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     several = dataclasses.replace(small, **few_heads(problem, 2))
     # A call may come with any scale, and differentiate the lse it is given; its row answers all the same.
     unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
-    of_length = (small, unusual, small, small)
+    # Nor may a call read the lse, and then a kernel need not make it.
+    silent = dataclasses.replace(small, needs_lse=False)
+    wide = dataclasses.replace(small, **few_heads(problem, 1, times=2))
+    of_length = (unusual, unusual, silent, wide)
     lengths = LENGTHS
     if problem.has_offsets and not problem.has_positions and problem.bounds != (None, None):
         # Sequences whose queries and keys end at different places have positions.
@@ -53,8 +57,12 @@ def coarser(problem: Problem) -> Iterator[Problem]:
         yield dataclasses.replace(variant, has_offsets=problem.has_offsets and variant.batch == 1)
 
 
-def few_heads(problem: Problem, least: int) -> dict[str, int]:
-    """Few sequences, key heads and query heads a key head; of each at least ``least``, but one row of offsets."""
+def few_heads(problem: Problem, least: int, times: int = 1) -> dict[str, int]:
+    """Few sequences, key heads and query heads a key head; of each at least ``least``, but one row of offsets.
+
+    Args:
+      times: so many times the sequences and key heads.
+    """
     batch, kv_heads, group = (
         max(least, min(number, most))
         for number, most in (
@@ -63,8 +71,8 @@ def few_heads(problem: Problem, least: int) -> dict[str, int]:
             (problem.group_size, MAX_GROUP),
         )
     )
-    batch = 1 if problem.has_offsets else batch
-    return {"batch": batch, "num_kv_heads": kv_heads, "num_q_heads": kv_heads * group}
+    batch = 1 if problem.has_offsets else times * batch
+    return {"batch": batch, "num_kv_heads": times * kv_heads, "num_q_heads": times * kv_heads * group}
 
 
 def samples() -> dict[str, Problem]:

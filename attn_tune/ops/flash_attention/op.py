@@ -15,7 +15,7 @@ from attn_tune.ops.flash_attention.problem import (
 def outputs(problem: Problem, direction: str) -> tuple[Output, ...]:
     """The output and the lse, or the gradients of queries, keys, values and the bias."""
     if direction == "fwd":
-        return (Output(name="out"), Output(name="lse", kind=OutputKind.LOGSUMEXP))
+        return (Output(name="out"), Output(name="lse", kind=OutputKind.LOGSUMEXP, optional=not problem.needs_lse))
     return qkv_gradients(problem)
 
 

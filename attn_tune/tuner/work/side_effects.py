@@ -11,7 +11,8 @@ from attn_tune.schema.errors import UnsupportedError
 callbacks_allowed = False
 # Triton's interpreter is a callback.
 _INTERPRETED = ("triton", "TRITON_INTERPRET")
-_CALLBACK = re.compile(r"\w*python_\w*callback")
+# From the start of a word on: the text of a large constant is one word, to be read once.
+_CALLBACK = re.compile(r"\b\w*python_\w*callback")
 
 
 class ChangedConfigError(UnsupportedError):

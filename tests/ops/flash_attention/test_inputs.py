@@ -81,3 +81,10 @@ def test_lengths_leave_a_lone_sequence_keys_and_one_of_several_none(batch):
     problem = dataclasses.replace(_problem(has_segments=True, has_lengths=True), batch=batch, kv_len=500)
     lengths = np.asarray(make_inputs(problem, "fwd", 0).kv_lengths)
     assert (lengths == 0).sum() == (batch > 1)
+
+
+def test_exponentials_of_some_logits_of_long_keys_overflow():
+    problem = Problem(batch=1, q_len=389, kv_len=389, num_q_heads=2, num_kv_heads=1, head_dim=64, v_head_dim=64)
+    inputs = make_inputs(problem, "fwd", 1)
+    logits = np.einsum("bthd,bsd->bhts", inputs.q.astype(np.float32), inputs.k[:, :, 0].astype(np.float32)) / 8
+    assert logits.max() > np.log(np.finfo(np.float32).max)

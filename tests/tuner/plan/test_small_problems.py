@@ -137,9 +137,9 @@ def test_a_problem_that_no_change_makes_takeable_is_left_out():
 def test_a_problem_of_one_sequence_and_head_is_proven_with_several_too():
     one = dataclasses.replace(CAUSAL, batch=1, num_q_heads=1, num_kv_heads=1)
     sizes = {(p.batch, p.num_kv_heads, p.group_size) for p in features(one)}
-    assert sizes == {(1, 1, 1), (2, 2, 2)}
+    assert sizes == {(1, 1, 1), (2, 2, 1), (2, 2, 2)}
     many = dataclasses.replace(CAUSAL, batch=4)
-    assert {(p.batch, p.num_kv_heads, p.group_size) for p in features(many)} == {(2, 2, 4)}
+    assert {(p.batch, p.num_kv_heads, p.group_size) for p in features(many)} == {(2, 2, 4), (4, 4, 4)}
 
 
 SMALL = dataclasses.replace(CAUSAL, num_q_heads=2, num_kv_heads=1, head_dim=32, v_head_dim=32)
@@ -151,20 +151,53 @@ def own_delta(problem, inputs):
     return problem, inputs._replace(delta=rows.swapaxes(1, 2))
 
 
+def own_scale(problem, inputs):
+    return dataclasses.replace(problem, scale=problem.head_dim**-0.5), inputs
+
+
+def where_square(mistake):
+    """The mistake of a kernel that has code of its own for as many queries as keys."""
+    return lambda p, inputs: mistake(p, inputs) if p.q_len == p.kv_len else (p, inputs)
+
+
+def nothing_without_lse(problem, inputs):
+    return problem, inputs if problem.needs_lse else inputs._replace(v=0 * inputs.v)
+
+
+def two_sequences(problem, inputs):
+    """Inputs in which all sequences behind the second are like the first."""
+    return problem, inputs._replace(v=inputs.v.at[2:].set(inputs.v[:1]))
+
+
+def ids_in_a_byte(problem, inputs):
+    ids = (x.astype(jnp.int8) for x in (inputs.q_segments, inputs.kv_segments))
+    return problem, inputs._replace(**dict(zip(("q_segments", "kv_segments"), ids, strict=True)))
+
+
+def ids_not_negative(problem, inputs):
+    ids = (jnp.maximum(x, 0) for x in (inputs.q_segments, inputs.kv_segments))
+    return problem, inputs._replace(**dict(zip(("q_segments", "kv_segments"), ids, strict=True)))
+
+
 @pytest.mark.parametrize(
-    ("direction", "mistake"),
+    ("direction", "mistake", "flags"),
     [
-        ("fwd", lambda p, inputs: (dataclasses.replace(p, scale=p.head_dim**-0.5), inputs)),
-        pytest.param(
-            "bwd",
-            lambda p, inputs: (dataclasses.replace(p, scale=p.head_dim**-0.5), inputs),
-            marks=pytest.mark.exhaustive,
-        ),
-        ("bwd", own_delta),
+        ("fwd", own_scale, {}),
+        pytest.param("bwd", own_scale, {}, marks=pytest.mark.exhaustive),
+        ("bwd", own_delta, {}),
+        ("fwd", where_square(own_scale), {}),
+        ("bwd", where_square(own_delta), {}),
+        ("fwd", nothing_without_lse, {}),
+        ("fwd", two_sequences, {"batch": 2}),
+        ("fwd", ids_in_a_byte, {"has_segments": True}),
+        ("fwd", ids_not_negative, {"has_segments": True}),
     ],
-    ids=["own scale", "own scale", "own delta"],
+    ids=[
+        *("own scale", "own scale", "own delta", "own scale of a square", "own delta of a square"),
+        *("nothing without lse", "two sequences", "ids in a byte", "ids not negative"),
+    ],
 )
-def test_feature_problems_find_a_kernel_that_ignores_what_no_signature_says(direction, mistake):
+def test_feature_problems_find_a_kernel_with_a_mistake_that_one_problem_hides(direction, mistake, flags):
     search = registry.get_kernel("flash_attention/xla").searches[direction]
 
     def is_found(small):
@@ -178,7 +211,7 @@ def test_feature_problems_find_a_kernel_that_ignores_what_no_signature_says(dire
         return not mistaken
 
     # One is enough: that the kernel is right on all of them is tried elsewhere.
-    assert any(map(is_found, features(SMALL)))
+    assert any(map(is_found, features(dataclasses.replace(SMALL, **flags))))
 
 
 def test_an_odd_number_of_keys_is_kept_where_only_queries_must_be_even():
