@@ -17,7 +17,7 @@ def features(problem: Problem) -> tuple[Problem, ...]:
 
     Lengths are odd, no multiples of a block, and unequal both ways. Rows of blocks have no block, one, or all; keys are
     in no list; blocks are listed that causality and windows hide. One variant has the mask of the workload; two have
-    another scale and a gradient of the lse, in one nobody reads the lse, one has twice the sequences and key heads; of
+    another scale and a gradient of the lse, in one the lse is not read, one has twice the sequences and key heads; of
     a problem of one sequence or head one has two of each.
     """
     small = dataclasses.replace(

@@ -63,7 +63,7 @@ def test_tests_of_isolation_may_call_back(session, planted, point, device):
 def test_all_spellings_of_callbacks_are_known(target):
     assert find_callback(f"stablehlo.custom_call @{target}(%0)") == target
     assert find_callback("stablehlo.custom_call @triton_kernel_call(%0)") == ""
-    # A large constant is one word: a search that began anew at each of its letters would not end.
+    # A large constant is one word: a search from each of its letters on would not end.
     assert find_callback(f'stablehlo.constant dense<"0x{"0A" * 2_000_000}">') == ""
 
 

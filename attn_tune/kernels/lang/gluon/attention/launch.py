@@ -1,4 +1,4 @@
-"""What launches of attention on Hopper begin with: the layouts of a forward's tiles, and descriptors of its arrays."""
+"""Layouts of a forward's tiles and descriptors of arrays, for launches of attention on Hopper."""
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
