@@ -22,7 +22,8 @@ VISIBLE_ABOVE = -0.8416
 TOKENS_PER_DOCUMENT = 1024
 MIN_DOCUMENTS, MAX_DOCUMENTS = 3, 64
 # One key in so many, a prime, so that tiles have them at different places, and how much longer it is than the others.
-LONG_KEY_EVERY, LONG_KEY = 61, 40.0
+# In float32 the exponential of a large logit is off by more than is allowed: there they are not as long.
+LONG_KEY_EVERY, LONG_KEY, LONG_KEY_FLOAT32 = 61, 40.0, 6.0
 # Ids of odd seeds are multiples of it: in 8 or 16 bits they would all be alike.
 _ID_STEP = 2**24
 SHARED_LENGTHS = (2**12, 2**16, 2**20)
@@ -32,13 +33,13 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     """Inputs of one call, the same for the same seed; may be called under ``jit``.
 
     Queries, keys, values, bias and cotangents are standard normal. For ``fwd`` odd seeds have some keys that are much
-    longer, so that the running maximum of a row moves late and far, and the exponential of a logit would overflow; but
-    not under a soft cap, near which it would show what kernels approximate. Segments and positions are those of
-    documents packed end to end, with padding at the end of the row, and their offsets; without offsets odd seeds have
-    two ids that take turns, both negative and far from zero. Or, with lengths, that padding alone, whose keys and
-    values are not numbers. Queries are aligned with keys at the bottom right. Sinks are large enough to take a sizeable
-    share of the softmax. For ``bwd`` the residuals come from the reference, rounded as a kernel would store them, and
-    ``delta`` is computed from the rounded output, with a cotangent of the lse if the problem has one.
+    longer, so that the running maximum of a row moves late and far, and in 16 bits the exponential of a logit would
+    overflow; but not under a soft cap, near which it would show what kernels approximate. Segments and positions are
+    those of documents packed end to end, with padding at the end of the row, and their offsets; without offsets odd
+    seeds have two ids that take turns, both negative and far from zero. Or, with lengths, that padding alone, whose
+    keys and values are not numbers. Queries are aligned with keys at the bottom right. Sinks are large enough to take a
+    sizeable share of the softmax. For ``bwd`` the residuals come from the reference, rounded as a kernel would store
+    them, and ``delta`` is computed from the rounded output, with a cotangent of the lse if the problem has one.
     """
     q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = jax.random.split(
         jax.random.key(seed), 9
@@ -119,7 +120,8 @@ def _keys(key: Array, p: Problem, direction: str, seed: int | Array) -> Array:
     if direction != "fwd" or p.soft_cap is not None:
         return keys
     is_long = (jnp.arange(p.kv_len) % LONG_KEY_EVERY == LONG_KEY_EVERY // 2) & (seed % 2 == 1)
-    return keys * jnp.where(is_long, LONG_KEY, 1.0).astype(keys.dtype)[:, None, None]
+    times = LONG_KEY_FLOAT32 if p.dtype == "float32" else LONG_KEY
+    return keys * jnp.where(is_long, times, 1.0).astype(keys.dtype)[:, None, None]
 
 
 def _renamed(ids: Int[Array, "B L"], seed: int | Array) -> Int[Array, "B L"]:
