@@ -54,7 +54,7 @@ def test_an_lse_may_be_off_by_a_small_part_of_the_rounding_of_the_values_beside_
     right = jnp.abs(TALL[..., 0]) + 4.0
     of_tanh = right.at[0, 3].multiply(1 + 2e-5)
     assert (judged(of_tanh, right) <= 1) == is_right
-    # A key of some ten thousand that is lost in one row, and one of a million in all.
+    # One key of five thousand lost in a row, and one of some twenty thousand lost in all.
     assert judged(right.at[0, 3].add(-2e-4), right) > 1
     assert judged(right * (1 + 1e-5), right) > 1
     # By itself, or beside indices, it has its own rounding alone.

@@ -44,8 +44,9 @@ _TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fus
 # `triton_hopper_fused` has no fitted figures. In races and finals (benchmarks/results/h200/flash_backward*.json and
 # sweep_fa4.txt) it took at most this part of cuDNN's time (0.79 to 0.88) with heads of 64 and so many rows of all query
 # heads, 1 to 8 query heads a key head; with fewer rows it took 1.01 times cuDNN's. Where cuDNN cannot, for a soft cap,
-# dropout, documents or a causal mask over longer keys, it took 0.74 to 0.91 times that of `triton`, but 1.23 times for
-# a soft cap with heads of 64; on full rows with lengths, which cuDNN is given copies for, 0.92 times cuDNN's.
+# dropout, documents or a causal mask over longer keys, it took 0.74 to 0.91 times that of `triton` (at most the part by
+# head dim), but 1.23 times for a soft cap with heads of 64; on full rows with lengths, which cuDNN is given copies for,
+# 0.92 times cuDNN's.
 _FUSED_OF_CUDNN, _FUSED_PADDED_OF_CUDNN, _FUSED_ROWS = 0.88, 0.92, 524288
 _FUSED_OF_TRITON, _FUSED_FEATURED_ROWS, _FUSED_FEATURED_KEYS = {64: 0.91, 128: 0.91, 256: 0.83}, 262144, 4096
 _FUSED_GROUPS = range(1, 9)

@@ -28,12 +28,12 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     )
     several = dataclasses.replace(small, **few_heads(problem, 2))
     unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
-    silent = dataclasses.replace(small, needs_lse=False)
-    wide = dataclasses.replace(small, **few_heads(problem, 1, times=2))
     drawn = dataclasses.replace(unusual, at_edges=False)
-    variants = [unusual, drawn, silent, wide, *([several] if several != small else [])]
+    wide = dataclasses.replace(small, **few_heads(problem, 1, times=2))
+    unread = dataclasses.replace(small, needs_lse=False)
+    variants = [unusual, drawn, small, wide, unread, *([several] if several != small else [])]
     factor = max(1, problem.mask_block_q // _BLOCK, problem.mask_block_k // _BLOCK)
-    lengths = [tuple(n if n == 1 else factor * n for n in pair) for pair in (*LENGTHS, LENGTHS[1])]
+    lengths = [tuple(n if n == 1 else factor * n for n in pair) for pair in (*LENGTHS, *LENGTHS[:2])]
     return tuple(
         dataclasses.replace(one, q_len=t, kv_len=s, window=shrunk(problem.window, s))
         for one, (t, s) in zip(variants, lengths, strict=False)

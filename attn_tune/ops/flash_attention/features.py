@@ -23,7 +23,7 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     Flags, dtypes, head dims and broadcast axes are the problem's own; lengths are odd, unequal both ways (which gives
     fully masked rows under a causal mask), and long enough for several tiles. Windows and caps shrink until they bite.
     What no signature says is other than usual in some: the scale, and the lse, which takes part in the derivative or
-    is not asked for. One has twice the sequences and key heads. A problem of one sequence, key head or head a group has
+    is not read. One has twice the sequences and key heads. A problem of one sequence, key head or head a group has
     one variant more, with two of each.
     """
     small = dataclasses.replace(
@@ -36,15 +36,15 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     several = dataclasses.replace(small, **few_heads(problem, 2))
     # A call may come with any scale, and differentiate the lse it is given; its row answers all the same.
     unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
-    # Nor may a call read the lse, and then a kernel need not make it.
-    silent = dataclasses.replace(small, needs_lse=False)
     wide = dataclasses.replace(small, **few_heads(problem, 1, times=2))
-    of_length = (unusual, unusual, silent, wide)
+    of_length = (unusual, unusual, small, wide)
     lengths = LENGTHS
     if problem.has_offsets and not problem.has_positions and problem.bounds != (None, None):
         # Sequences whose queries and keys end at different places have positions.
         lengths = tuple((s, s) for _, s in LENGTHS)
-    problems = list(zip(of_length, lengths, strict=True))
+    # A call need not read the lse, and then a kernel need not make it.
+    unread = dataclasses.replace(small, needs_lse=False)
+    problems = [*zip(of_length, lengths, strict=True), (unread, lengths[0])]
     problems += [(several, lengths[1])] if several != small else []
     return tuple(
         dataclasses.replace(one, q_len=t, kv_len=s, window=shrunk(problem.window, s)) for one, (t, s) in problems
