@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from earlier_tree import not_a_tree
 from peers import peers
 from peers_inputs import make_case
 from peers_race import DeviceLostError, Settings, race_case
@@ -58,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.resume and args.out is None:
         print("--resume needs --out", file=sys.stderr)
         return 2
+    if args.earlier is not None and (reason := not_a_tree(args.earlier)):
+        print(f"--earlier: {reason}", file=sys.stderr)
+        return 2
     report = _begin(args)
     settings = Settings(
         directions=args.direction,
@@ -67,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     implementations = [
         peer
-        for peer in peers(args.ejkernel, xla=args.with_xla, untuned=args.with_untuned)
+        for peer in peers(args.ejkernel, xla=args.with_xla, untuned=args.with_untuned, earlier=args.earlier)
         if not args.implementation or any(word in peer.name for word in args.implementation)
     ]
     started = time.monotonic()
@@ -195,6 +199,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--with-xla", action="store_true", help="time our XLA kernel too")
     parser.add_argument("--with-untuned", action="store_true", help="time our untuned Triton too")
+    parser.add_argument(
+        "--earlier", type=Path, help="time auto of the earlier version whose package attn_tune is in this folder too"
+    )
     parser.add_argument("--ejkernel", choices=["none", "default", "tuned"], default="default")
     parser.add_argument("--resume", action="store_true", help="go on with what --out has")
     parser.add_argument("--out", type=Path)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from earlier_tree import imports_from
+
 from attn_tune.ops.flash_attention.problem import Problem
 
 type Arrays = Mapping[str, Any]
@@ -24,6 +26,8 @@ AUTO, TRITON, CUDNN = "attn-tune auto", "attn-tune triton", "jax.nn cuDNN"
 WITHOUT_FA4 = "attn-tune auto without fa4"
 # With the configs that the active packs have for it; beside it the table of the library.
 FA4 = "attn-tune fa4"
+# The choice of an earlier version of this project and its packs.
+EARLIER = "attn-tune auto earlier"
 OURS = "attn-tune "
 
 
@@ -46,11 +50,12 @@ class Peer:
         return self.name.startswith(OURS)
 
 
-def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False) -> list[Peer]:
+def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False, earlier: Path | None = None) -> list[Peer]:
     """Ours (the choice of the active packs, our kernels by name, untuned), then everybody else's.
 
     ``ejkernel``: ``"default"`` for its heuristic configs, ``"tuned"`` for those it finds itself in an eager call. One
-    of the two per process: it keeps whichever it used first. ``"none"`` leaves it out.
+    of the two per process: it keeps whichever it used first. ``"none"`` leaves it out. ``earlier``: a folder with an
+    earlier version of the package ``attn_tune``, whose auto is raced too.
     """
     import peers_libraries as others
 
@@ -63,6 +68,9 @@ def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False) -> list[Pe
         Peer(name=FA4, build=lambda p, x: _ours_in_fa4(p)),
         Peer(name=f"{FA4} default", build=lambda p, x: _heuristic(p, "fa4")),
     ]
+    if earlier is not None:
+        within = functools.partial(imports_from, earlier)
+        found.append(Peer(name=EARLIER, build=lambda p, x: _ours(p), within=within, compiles_alone=True))
     if untuned:
         found.append(Peer(name="attn-tune triton untuned", build=lambda p, x: _heuristic(p, "triton")))
     if xla:
@@ -87,11 +95,12 @@ def peers(ejkernel: str, *, xla: bool = False, untuned: bool = False) -> list[Pe
 
 
 def _ours(problem: Problem, **options: Any) -> Attend | str:
-    import attn_tune
-
     p = problem
 
     def attend(x: Arrays) -> Any:
+        # Not before: the package of an earlier version is another one.
+        import attn_tune
+
         return attn_tune.flash_attention(
             x["q"],
             x["k"],
@@ -115,12 +124,12 @@ def _ours(problem: Problem, **options: Any) -> Attend | str:
 
 def _mask(p: Problem, x: Arrays) -> Any:
     """Padding by its lengths, as the others receive it, documents by their segment ids."""
-    from attn_tune.ops.masks.mask_info import MaskInfo
+    import attn_tune
 
     if "kv_lengths" in x:
-        return MaskInfo.from_lengths(x["kv_lengths"], q_len=p.q_len, kv_len=p.kv_len)
+        return attn_tune.MaskInfo.from_lengths(x["kv_lengths"], q_len=p.q_len, kv_len=p.kv_len)
     if "q_segments" in x and "offsets" not in x:
-        return MaskInfo.from_segments(x["q_segments"], x["kv_segments"])
+        return attn_tune.MaskInfo.from_segments(x["q_segments"], x["kv_segments"])
     return None
 
 

@@ -175,10 +175,11 @@ def _compile(entries: Sequence[Entry], case: Case, gradients: bool, threads: int
         live = [e for e in entries if e.is_live]
         for future in [pool.submit(compile_entry, e) for e in live if not e.peer.compiles_alone]:
             future.result()
+        made = answers.result()
         for entry in live:
             if entry.peer.compiles_alone:
                 compile_entry(entry)
-        return answers.result()()
+        return made()
 
 
 def _call(entry: Entry, case: Case) -> tuple[Any, tuple[Any, ...]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peers import AUTO, CUDNN, FA4, OURS, TRITON, WITHOUT_FA4
+from peers import AUTO, CUDNN, EARLIER, FA4, OURS, TRITON, WITHOUT_FA4
 
 from attn_tune.db.decide.statistics import MIN_GAIN, compare_paired
 from attn_tune.schema.decision import MIN_GAIN_NS
@@ -94,6 +94,8 @@ def markdown(files: Iterable[Sequence[Row]]) -> str:
         _ratios(by_key, TRITON, CUDNN, plain=True),
         "### FlashAttention-4: the time of its own table over that of our configs for it",
         _ratios(by_key, FA4, f"{FA4} default"),
+        "### auto of an earlier version: its time over that of auto",
+        _ratios(by_key, AUTO, EARLIER),
         "### what a feature costs: auto's time a visible pair over that of the plain row",
         _feature_table(by_key),
     ]
@@ -164,7 +166,7 @@ def _ratios(by_key: Mapping[tuple[str, str], Race], mine: str, other: str, *, pl
         if not ours or not theirs or (plain and _is_special(values)):
             continue
         cells = []
-        for part in ("fwd", "bwd"):
+        for part in ("fwd", "bwd", BOTH):
             known = part in ours and part in theirs
             cells.append(f"{theirs[part] / ours[part]:.3f}" if known else "")
             if known:
@@ -172,9 +174,9 @@ def _ratios(by_key: Mapping[tuple[str, str], Race], mine: str, other: str, *, pl
                 relative.setdefault(key, []).append(theirs[part] / ours[part])
         lines.append([point, *cells])
     for dim in dict.fromkeys(dim for dim, _ in relative):
-        cells = [_mean(relative.get((dim, part), [])) for part in ("fwd", "bwd")]
+        cells = [_mean(relative.get((dim, part), [])) for part in ("fwd", "bwd", BOTH)]
         lines.append([f"head dim {dim}, geometric mean"] + ["" if c != c else f"{c:.3f}" for c in cells])
-    return _table(["point", "fwd", "bwd = fwd+bwd - fwd"], lines)
+    return _table(["point", "fwd", "bwd = fwd+bwd - fwd", BOTH], lines)
 
 
 def _feature_table(by_key: Mapping[tuple[str, str], Race]) -> str:
@@ -223,15 +225,14 @@ def _plain_row(point: str, values: Mapping[str, Mapping[str, str]]) -> str | Non
 
 
 def _times(by_key: Mapping[tuple[str, str], Race], point: str, name: str) -> dict[str, float]:
-    """Median microseconds: ``fwd``, and ``bwd`` as the difference; without those that are wrong or were not timed."""
+    """Median microseconds: ``fwd``, ``fwd+bwd``, and ``bwd`` as the difference; none that is wrong or not timed."""
     found = {}
     for direction in ("fwd", BOTH):
         row = by_key.get((point, direction), {}).get(name)
         if row is not None and is_right(row):
             found[direction] = row["median_us"]
-    both = found.pop(BOTH, None)
-    if both is not None and "fwd" in found:
-        found["bwd"] = both - found["fwd"]
+    if found.keys() == {"fwd", BOTH}:
+        found["bwd"] = found[BOTH] - found["fwd"]
     return found
 
 

@@ -10,7 +10,8 @@ import flash_attention_peers
 import peers_libraries
 import pytest
 import table
-from peers import AUTO, CUDNN, TRITON, Peer
+from earlier_tree import imports_from
+from peers import AUTO, CUDNN, EARLIER, TRITON, Peer, peers
 from peers_inputs import make_case
 from peers_race import Settings, race_case
 from peers_report import is_right, markdown, races, versus
@@ -198,7 +199,7 @@ def test_a_peer_that_raises_is_its_own_row_and_a_wrong_one_says_so():
     def right(x):
         return attn_tune.flash_attention(x["q"], x["k"], x["v"], causal=True, platform="xla")
 
-    peers = [
+    several = [
         Peer(name=AUTO, build=lambda p, x: right),
         Peer(name="wrong", build=lambda p, x: lambda x: 1.1 * right(x)),
         Peer(name="raises", build=lambda p, x: raises(ValueError("no such tile"))),
@@ -209,8 +210,8 @@ def test_a_peer_that_raises_is_its_own_row_and_a_wrong_one_says_so():
     said = []
     lost = {("lost", d): "illegal access" for d in ("fwd", "fwd+bwd")}
     case = make_case(problem(causal=1))
-    rows = race_case("x", case, peers, Settings(rounds=8, threads=2), lost, said.append)
-    assert [row["implementation"] for row in rows] == 2 * [p.name for p in peers]
+    rows = race_case("x", case, several, Settings(rounds=8, threads=2), lost, said.append)
+    assert [row["implementation"] for row in rows] == 2 * [p.name for p in several]
     for auto, wrong, raised, later, cannot, gone in (rows[:6], rows[6:]):
         assert is_right(auto)
         assert auto["kernel"] == "xla"
@@ -221,7 +222,7 @@ def test_a_peer_that_raises_is_its_own_row_and_a_wrong_one_says_so():
         assert cannot["unsupported"] == "it cannot"
         assert "illegal access" in gone["failed"]
     assert set(rows[6]["errors"]) == {"out", "dq", "dk", "dv"}
-    assert len(said) == 2 * (1 + len(peers))
+    assert len(said) == 2 * (1 + len(several))
 
 
 @pytest.mark.parametrize(("off", "right"), [(0.0, True), (0.5, False)])
@@ -250,6 +251,31 @@ def test_gradients_that_are_wider_than_their_operands_are_judged_by_their_number
     ours = Peer(name=AUTO, build=peer.build)
     (found,) = race_case("x", make_case(problem(causal=1)), [ours], settings, {}, lambda text: None)
     assert found["error_ratio"] == float("inf")
+
+
+def test_auto_of_an_earlier_version_is_traced_in_its_own_package(tmp_path, capsys):
+    import attn_tune
+
+    folder = tmp_path / "attn_tune"
+    folder.mkdir()
+    inner = "import jax.numpy as jnp\n\n\ndef answer(v):\n    return 1.1 * v + jnp.zeros_like(v)\n"
+    (folder / "inner.py").write_text(inner)
+    (folder / "__init__.py").write_text(
+        "def flash_attention(q, k, v, *rest, **options):\n"
+        "    from attn_tune.inner import answer\n\n"
+        "    return answer(v)\n"
+    )
+    found = [p for p in peers("none", earlier=tmp_path) if p.name in (AUTO, EARLIER)]
+    case = make_case(problem(causal=1))
+    for _ in range(2):
+        rows = race_case("x", case, found, Settings(rounds=2, threads=2), {}, lambda text: None)
+        assert [is_right(row) for row in rows] == [True, False, True, False]
+        assert "failed" not in rows[1], rows[1]["failed"]
+        assert sys.modules["attn_tune"] is attn_tune
+    with pytest.raises(ValueError, match="git archive COMMIT attn_tune"), imports_from(folder):
+        pass
+    assert flash_attention_peers.main(["--grid", "peers", "--earlier", str(folder)]) == 2
+    assert "--earlier: " in capsys.readouterr().err
 
 
 def row(point, direction, name, us, *, error: float | None = 0.5, signature="", **fields):
@@ -304,8 +330,8 @@ def test_tables_name_what_is_slower_wrong_and_what_features_cost():
     text = markdown([rows, rows])
     assert "auto is slower beyond noise in 0 of 4: none" in text
     assert "p fwd: tokamax mosaic (error 7.0)" in text
-    assert "| p | 0.500 | 0.500 |" in text
-    assert "| head dim 64, geometric mean | 0.500 | 0.500 |" in text
+    assert "| p | 0.500 | 0.500 | 0.500 |" in text
+    assert "| head dim 64, geometric mean | 0.500 | 0.500 | 0.500 |" in text
     assert "| w | p | 1.200 | 1.200 |" in text
     assert len(races([rows, rows])) == 4
 
