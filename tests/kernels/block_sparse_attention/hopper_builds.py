@@ -21,6 +21,7 @@ _LLAMA = "block_sparse_attention/v1 b=1 t=8192 s=8192 n=32 k=8 h=128 v=128 dtype
 BUILDS = {
     "h128": _LLAMA + " causal=1",
     "h64": _LLAMA.replace("=128", "=64") + " causal=1 blocks=1n",
+    "lengths": _LLAMA + " seg=1 len=1",
     "everything": _LLAMA.replace("8192", "300") + " left=99 right=9 bk=64 seg=1 cap=1",
 }
 

@@ -14,7 +14,6 @@ from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.block_sparse_attention.triton import SPEC as TRITON
 from attn_tune.kernels.block_sparse_attention.triton_hopper import SPEC
 from attn_tune.kernels.block_sparse_attention.triton_hopper.forward import facts_of, launch_of
-from attn_tune.kernels.block_sparse_attention.triton_hopper.limits import masked
 from attn_tune.kernels.lang.gluon.attention import tiles
 from attn_tune.kernels.lang.triton.device.ranges import key_ranges
 from attn_tune.ops.block_sparse_attention.features import coarser, samples
@@ -76,13 +75,15 @@ def test_a_tile_longer_than_the_masks_block_is_infeasible():
     assert "no part" in SEARCH.infeasible(small, H200, SEARCH.heuristic(LONG, H200))
 
 
-@pytest.mark.parametrize("name", ["edges_causal", "window", "segments_causal", "edges"])
+@pytest.mark.parametrize("name", ["edges_causal", "window", "segments_causal", "edges", "lengths", "lengths_causal"])
 def test_the_tiles_of_a_list_hold_every_visible_pair_and_those_with_a_hidden_pair_are_masked(monkeypatch, name):
-    problem = masked(next(p for p in coarser(samples()[name]) if not SPEC.unsupported(p, "fwd", H200)))
+    tiny = samples() | {"lengths_causal": dataclasses.replace(samples()["lengths"], causal=True)}
+    problem = next(p for p in coarser(tiny[name]) if not SPEC.unsupported(p, "fwd", H200))
     operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
     config = SEARCH.heuristic(problem, H200)
     static, plan, _, lists = launch_of(problem, config, operands)
     facts, walked = np.asarray(facts_of(lists, static)), np.asarray(lists.tiles)
+    counted = np.full(problem.batch, problem.kv_len) if operands.kv_lengths is None else np.asarray(operands.kv_lengths)
     ranges = key_ranges(operands.q_segments, operands.kv_segments, static)
     seen = _visible(problem, operands)
     scalars = types.SimpleNamespace(where=lambda condition, a, b: a if condition else b, minimum=min, maximum=max)
@@ -100,7 +101,7 @@ def test_the_tiles_of_a_list_hold_every_visible_pair_and_those_with_a_hidden_pai
             order = own[:count][::-1].tolist() or [static.kv_blocks]
             assert order[0] == first
             stored = (0, 0, 0, 0, 0) if ranges is None else map(int, ranges[batch, block])
-            info = tiles.tile_info_of.fn(tiles.StoredInfo(block, *stored, problem.kv_len), plan, static)
+            info = tiles.tile_info_of.fn(tiles.StoredInfo(block, *stored, int(counted[batch])), plan, static)
             pairs = padded[batch, head, block * block_q : (block + 1) * block_q]
             pairs = pairs.reshape(len(pairs), -1, block_k)
             assert set(np.flatnonzero(pairs.any((0, 2)))) <= set(order)
@@ -109,6 +110,9 @@ def test_the_tiles_of_a_list_hold_every_visible_pair_and_those_with_a_hidden_pai
                 is_masked = edges == "all" or (edges == "some" and not info.full_begin <= tile < info.full_end)
                 is_masked |= static.has_segments and not info.same_begin <= tile < info.same_end
                 assert is_masked or pairs[:, tile].all(), (batch, head, block, tile)
+                # Values behind the length, which may be no numbers, are zeroed where edges are asked for.
+                is_zeroed = plan.has_lengths and edges != "none" and info.length < (tile + 1) * block_k
+                assert is_zeroed or counted[batch] >= min((tile + 1) * block_k, problem.kv_len)
 
 
 def _visible(problem, operands):

@@ -42,8 +42,9 @@ _TILE_SLOTS = gl.constexpr(TILE_SLOTS)
 
 def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict[str, jax.Array]:
     """``out`` [B, T, N, H] in q's dtype and ``lse`` [B, N, T] in float32."""
-    problem = masked(problem)
     static, plan, listed, lists = launch_of(problem, config, operands)
+    if problem.has_lengths:
+        operands = operands._replace(q_segments=None, kv_segments=None)
     out, lse, _ = triton_call(
         forward_kernel,
         operands.q,
@@ -52,6 +53,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         lists.tiles,
         facts_of(lists, static),
         key_ranges(operands.q_segments, operands.kv_segments, static),
+        operands.kv_lengths,
         operands.q_segments,
         operands.kv_segments,
         out_types=[
@@ -75,7 +77,8 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
 
 
 def launch_of(problem: Problem, config: ForwardConfig, operands: Operands) -> tuple[Static, Plan, Listed, Lists]:
-    """The constants and the lists of a launch, of a problem without lengths."""
+    """The constants and the lists of a launch. Tiles beyond the lengths are in no list."""
+    has_lengths, problem = problem.has_lengths, masked(problem)
     tile = Tile(block_q=config.block_q, block_k=config.block_k, num_warps=WARPS, num_stages=config.num_stages)
     static, listed, lists = listed_of(problem, tile, operands, longest_first=True)
     # The keys of a row without listed tiles are those beyond the end, which are masked.
@@ -83,7 +86,8 @@ def launch_of(problem: Problem, config: ForwardConfig, operands: Operands) -> tu
     plan = plan_of(problem, config, static)
     # The tile of keys that an edge crosses, if it is one only, is the first that is walked.
     keeps = problem.head_dim == 128 and problem.soft_cap is None
-    return static, dataclasses.replace(plan, dynamic=True, keeps_maximum=keeps), listed, lists
+    plan = dataclasses.replace(plan, dynamic=True, keeps_maximum=keeps, has_lengths=has_lengths)
+    return static, plan, listed, lists
 
 
 def facts_of(lists: Lists, static: Static) -> Int[Array, "_b _n q_blocks 4"]:
@@ -109,6 +113,7 @@ def forward_kernel(
     tiles,
     facts,
     ranges,
+    lengths,
     q_segments,
     kv_segments,
     out,
@@ -161,7 +166,7 @@ def forward_kernel(
                 copy_tiles,
                 (
                     (q_desc, k_desc, v_desc),
-                    (tiles, facts, ranges, counter),
+                    (tiles, facts, ranges, lengths, counter),
                     buffers,
                     barriers,
                     plan,

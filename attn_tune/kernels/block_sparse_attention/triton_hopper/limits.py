@@ -18,8 +18,8 @@ _OLDEST_TRITON = (3, 9)
 
 
 def masked(problem: Problem) -> Problem:
-    """The problem as the device code sees it: lengths are segments, whose tiles are in no list beyond them."""
-    return dataclasses.replace(problem, has_lengths=False) if problem.has_lengths else problem
+    """The problem without lengths, which say all that its segments say, and need no comparing of ids."""
+    return dataclasses.replace(problem, has_segments=False, has_lengths=False) if problem.has_lengths else problem
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:

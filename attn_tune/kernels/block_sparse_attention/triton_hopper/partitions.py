@@ -67,10 +67,10 @@ def list_of(tile, tiles, static: gl.constexpr, listed: gl.constexpr):
 
 
 @gluon.jit
-def load_info(found, ranges, plan: gl.constexpr, static: gl.constexpr):
+def load_info(found, ranges, lengths, plan: gl.constexpr, static: gl.constexpr):
     """Loads what is known of a tile, as ``tile_at`` found it."""
     tile, count, first = found
-    return load_tile_info(tile, ranges, ranges, plan, static), count, first
+    return load_tile_info(tile, ranges, lengths, plan, static), count, first
 
 
 @gluon.jit
@@ -96,15 +96,13 @@ def copy_tiles(
 ):
     """Copies queries, and listed keys and values, as far ahead as slots are free."""
     q_desc, k_desc, v_desc = descriptors
-    tiles, facts, ranges, counter = pointers
+    tiles, facts, ranges, lengths, counter = pointers
     count = 0
     turn = 0
-    info = info_of(
-        load_info(tile_at(gl.program_id(0), facts, plan, static, listed), ranges, plan, static), plan, static
-    )
-    ahead = load_info(
-        tile_at(plan.num_programs + next_place(counter), facts, plan, static, listed), ranges, plan, static
-    )
+    found = tile_at(gl.program_id(0), facts, plan, static, listed)
+    info = info_of(load_info(found, ranges, lengths, plan, static), plan, static)
+    found = tile_at(plan.num_programs + next_place(counter), facts, plan, static, listed)
+    ahead = load_info(found, ranges, lengths, plan, static)
     publish_tile_info(info, turn, buffers, barriers, static)
     while info.tile >= 0:
         block, batch, head = place_of(info.tile, static)
@@ -123,9 +121,8 @@ def copy_tiles(
             following = gl.load(own + gl.maximum(info.begin - 2 - j, 0))
             load_kv_tile(kv_descriptors, key_block, count, buffers, barriers, plan, static)
             count += 1
-        ahead = load_info(
-            tile_at(plan.num_programs + next_place(counter), facts, plan, static, listed), ranges, plan, static
-        )
+        found = tile_at(plan.num_programs + next_place(counter), facts, plan, static, listed)
+        ahead = load_info(found, ranges, lengths, plan, static)
         info = next_info
         turn += 1
 
