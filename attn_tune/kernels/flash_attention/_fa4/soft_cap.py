@@ -14,7 +14,8 @@ from attn_tune.ops.flash_attention.problem import Problem
 
 def scale_of(problem: Problem) -> float:
     """The scale that a kernel gives q.k, dq and dk; where it can be, over the soft cap."""
-    return problem.scale / (problem.soft_cap or 1.0) if _is_folded(problem) else problem.scale
+    cap = problem.soft_cap
+    return problem.scale if cap is None or not _is_folded(problem) else problem.scale / cap
 
 
 def cap_of(problem: Problem) -> Callable[..., Any] | None:
@@ -48,4 +49,4 @@ def slope_of(problem: Problem) -> Callable[..., Any] | None:
 
 def _is_folded(problem: Problem) -> bool:
     # Gradients of logits are larger by the cap then, which float16 might not hold.
-    return problem.soft_cap is not None and problem.dtype == "bfloat16"
+    return problem.dtype == "bfloat16"

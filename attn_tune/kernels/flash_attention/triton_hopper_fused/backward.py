@@ -63,7 +63,8 @@ from attn_tune.kernels.flash_attention.triton_hopper_fused.plan import (
     rows,
     width,
 )
-from attn_tune.kernels.lang.gluon.attention.launch import describe, product
+from attn_tune.kernels.lang.gluon.attention.launch import describe
+from attn_tune.kernels.lang.gluon.device import product_layout
 from attn_tune.kernels.lang.gluon.names import new_barriers, viewed
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.ranges import row_ranges
@@ -150,12 +151,12 @@ def backward(problem: Problem, config: BackwardConfig, inputs: BackwardInputs) -
 
 
 def _layouts(problem: Problem, config: BackwardConfig) -> Layouts:
-    keys = product(width(problem, config))
+    keys = product_layout(width(problem, config))
     return Layouts(
-        logits=product(rows(config)),
+        logits=product_layout(rows(config)),
         operand=gl.DotOperandLayout(operand_index=0, parent=keys, k_width=2),
         keys=keys,
-        share=product(ROWS),
+        share=product_layout(ROWS),
     )
 
 

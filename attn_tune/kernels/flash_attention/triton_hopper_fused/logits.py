@@ -10,12 +10,9 @@ from triton.experimental.gluon import language as gl
 
 from attn_tune.kernels.flash_attention.triton_hopper_fused.config import ROWS
 from attn_tune.kernels.lang.gluon.device import mix
+from attn_tune.kernels.lang.triton.device.logits import COLUMN_FACTOR, FACTOR, ROW_FACTOR
 
 _ROWS = gl.constexpr(ROWS)
-# As in ``lang/triton/device/logits.py``.
-_FACTOR = gl.constexpr(0x846CA68B)
-_ROW_FACTOR = gl.constexpr(0x770D1A13)
-_COLUMN_FACTOR = gl.constexpr(0x74C90AA3)
 
 
 class Columns(NamedTuple):
@@ -100,6 +97,6 @@ def kept(first, head, columns, seeds, layout: gl.constexpr, plan: gl.constexpr, 
     x *= 0x7FEB352D
     x ^= x >> 15
     key = gl.arange(0, _ROWS, gl.SliceLayout(1, layout))
-    row_factor = gl.where((lane & 8) != 0, _ROW_FACTOR, 1).to(gl.uint32)
-    column_factor = gl.where((key & 8) != 0, _COLUMN_FACTOR, 1).to(gl.uint32) * _FACTOR
+    row_factor = gl.where((lane & 8) != 0, ROW_FACTOR, 1).to(gl.uint32)
+    column_factor = gl.where((key & 8) != 0, COLUMN_FACTOR, 1).to(gl.uint32) * FACTOR
     return x * (row_factor[None, :] * column_factor[:, None]) >= static.keep_threshold

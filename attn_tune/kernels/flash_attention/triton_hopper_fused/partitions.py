@@ -165,6 +165,14 @@ def _load_rows(descriptors, step, count, walk, buffers, barriers, plan: gl.const
 
 
 @gluon.jit
+def _zero_padding(memory, slot, first_key, walk, plan: gl.constexpr):
+    """Zeroes what lies behind the length of the sequence, in a slot of 64 keys or their values."""
+    padding = walk.length - first_key
+    if plan.has_lengths and padding < _ROWS:
+        zero_rows(memory, slot, gl.maximum(padding, 0), _WARPS)
+
+
+@gluon.jit
 def differentiate(
     CONSUMER: gl.constexpr,
     descriptors,
@@ -191,16 +199,13 @@ def differentiate(
         dv_acc = gl.zeros([_ROWS, plan.width], gl.float32, layouts.keys)
         steps = steps_of(walk, static)
         mbarrier.wait(barriers.k_full.index(0), turn & 1)
-        padding = walk.length - first_key
-        if plan.has_lengths and padding < _ROWS:
-            zero_rows(buffers.k, OWN_KEYS, gl.maximum(padding, 0), _WARPS)
+        _zero_padding(buffers.k, OWN_KEYS, first_key, walk, plan)
         product = gl.zeros([_ROWS, plan.rows], gl.float32, layouts.logits)
         if plan.ahead:
             product = multiply_keys(CONSUMER, count, steps > 0, buffers, barriers, plan, static, layouts)
             product = warpgroup_mma_wait(0, deps=[product])
         mbarrier.wait(barriers.v_full.index(0), turn & 1)
-        if plan.has_lengths and padding < _ROWS:
-            zero_rows(buffers.v, OWN_KEYS, gl.maximum(padding, 0), _WARPS)
+        _zero_padding(buffers.v, OWN_KEYS, first_key, walk, plan)
         of_dq = (seeds, dq_desc, dq)
         for step in range(steps):
             carried = (dk_acc, dv_acc, product)

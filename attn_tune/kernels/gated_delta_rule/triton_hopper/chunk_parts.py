@@ -15,7 +15,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from attn_tune.kernels.lang.gluon.chunks import CHUNK, PART, WARPS
+from attn_tune.kernels.lang.gluon.chunks import CHUNK, PART
+from attn_tune.kernels.lang.gluon.device import product_layout
 from attn_tune.kernels.lang.gluon.names import new_barriers, start_copy, viewed_as
 
 _CHUNK = gl.constexpr(CHUNK)
@@ -85,10 +86,7 @@ class GradientLayouts:
 def layouts_of(width: int) -> GradientLayouts:
     """The layouts for keys of ``width`` channels."""
 
-    def product(columns: int) -> gl.NVMMADistributedLayout:
-        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, columns, 16])
-
-    return GradientLayouts(half=product(width // 2), pairs=product(CHUNK))
+    return GradientLayouts(half=product_layout(width // 2), pairs=product_layout(CHUNK))
 
 
 @gluon.jit

@@ -1,10 +1,13 @@
-"""Device code in Gluon that does not depend on an op: a hash, approximate instructions, a queue of tiles, scalars."""
+"""Device code in Gluon that depends on no op: a hash, approximate instructions, a queue of tiles, scalars, layouts."""
 
 # Device code is typed by Triton: a pointer is a tensor and a constexpr is its value.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOperatorIssue=false
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+
+# A warpgroup of Hopper.
+_WARPS = 4
 
 
 @gluon.jit
@@ -28,6 +31,11 @@ def approximate(INSTRUCTION: gl.constexpr, x):
 def next_place(counter):
     """The next number of a queue. Nothing else is ordered by it."""
     return gl.atomic_add(counter, 1, sem="relaxed")
+
+
+def product_layout(columns: int) -> gl.NVMMADistributedLayout:
+    """The layout of 64 rows and ``columns`` columns that a warpgroup multiplies."""
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[_WARPS, 1], instr_shape=[16, columns, 16])
 
 
 @gluon.constexpr_function

@@ -26,6 +26,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
+from attn_tune.kernels.lang.gluon.device import product_layout
 from attn_tune.kernels.lang.gluon.names import new_barriers, viewed
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.ragged_paged._triton.decoding import decode, decoding_sequences
@@ -105,12 +106,9 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, j
 
 
 def _layouts(width: int, config: Config) -> Layouts:
-    def product(width: int) -> gl.NVMMADistributedLayout:
-        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
-
-    out = product(width)
+    out = product_layout(width)
     weights = gl.DotOperandLayout(operand_index=0, parent=out, k_width=2)
-    return Layouts(logits=product(config.block_k), weights=weights, out=out)
+    return Layouts(logits=product_layout(config.block_k), weights=weights, out=out)
 
 
 def _workers(has_codes: bool, config: Config) -> Workers:

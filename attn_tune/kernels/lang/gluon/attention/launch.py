@@ -10,7 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
-from attn_tune.kernels.lang.gluon.attention.config import WARPS
+from attn_tune.kernels.lang.gluon.device import product_layout
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,9 @@ class Layouts:
     out: Any
 
 
-def product(width: int) -> gl.NVMMADistributedLayout:
-    """The layout of 64 rows and ``width`` columns that a group of four warps makes."""
-    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
-
-
 def layouts_of(head_dim: int, block_k: int) -> Layouts:
     """The layouts of a forward."""
-    out, logits = product(head_dim), product(block_k)
+    out, logits = product_layout(head_dim), product_layout(block_k)
     return Layouts(
         queries=gl.DotOperandLayout(operand_index=0, parent=logits, k_width=2),
         logits=logits,

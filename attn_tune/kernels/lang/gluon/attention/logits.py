@@ -11,14 +11,11 @@ from triton.experimental.gluon import language as gl
 from attn_tune.kernels.lang.gluon.attention.config import ROWS, WARPS
 from attn_tune.kernels.lang.gluon.attention.tiles import place_of
 from attn_tune.kernels.lang.gluon.device import approximate, mix, vector_layout
+from attn_tune.kernels.lang.triton.device.logits import COLUMN_FACTOR, FACTOR, ROW_FACTOR
 
 LOG2E = gl.constexpr(1.4426950408889634)
 _ROWS = gl.constexpr(ROWS)
 _WARPS = gl.constexpr(WARPS)
-# As in ``lang/triton/device/logits.py``.
-_FACTOR = gl.constexpr(0x846CA68B)
-_ROW_FACTOR = gl.constexpr(0x770D1A13)
-_COLUMN_FACTOR = gl.constexpr(0x74C90AA3)
 # How far, in base 2, logits may exceed the maximum that is kept: weights stay below 2**8, which 16 bits hold as well.
 _SLACK = gl.constexpr(8.0)
 # Above it the error of tanh near zero, 2e-7, would show in a 16-bit output.
@@ -179,8 +176,8 @@ def _drop_weights(weights, rows, block, layout: gl.constexpr, static: gl.constex
     x *= 0x7FEB352D
     x ^= x >> 15
     row = gl.arange(0, _ROWS, gl.SliceLayout(1, layout))
-    row_factor = gl.where((row & 8) != 0, _ROW_FACTOR, 1).to(gl.uint32)
-    column_factor = gl.where((lane & 8) != 0, _COLUMN_FACTOR, 1).to(gl.uint32) * _FACTOR
+    row_factor = gl.where((row & 8) != 0, ROW_FACTOR, 1).to(gl.uint32)
+    column_factor = gl.where((lane & 8) != 0, COLUMN_FACTOR, 1).to(gl.uint32) * FACTOR
     bits = x * (row_factor[:, None] * column_factor[None, :])
     # By hand: LLVM moves a selection behind the rounding to 16 bits, and ptxas then collects the conditions bit by bit
     # in registers. A step at head dim 64 takes 1017 instructions with it and 709 without (sm_90, 128 keys).

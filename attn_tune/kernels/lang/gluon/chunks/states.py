@@ -17,6 +17,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from attn_tune.kernels.lang.gluon.chunks import CHUNK, COLUMNS, WARPS
+from attn_tune.kernels.lang.gluon.device import product_layout
 from attn_tune.kernels.lang.gluon.names import start_store, synchronize
 
 _CHUNK = gl.constexpr(CHUNK)
@@ -44,10 +45,7 @@ class Layouts:
 def layouts_of(width: int) -> Layouts:
     """The layouts of states of ``width`` rows."""
 
-    def product(columns: int) -> gl.NVMMADistributedLayout:
-        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, columns, 16])
-
-    tokens, state = product(CHUNK), product(width)
+    tokens, state = product_layout(CHUNK), product_layout(width)
     operand, update = (gl.DotOperandLayout(operand_index=0, parent=one, k_width=2) for one in (tokens, state))
     return Layouts(tokens=tokens, state=state, operand=operand, update=update)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from attn_tune.kernels.lang.gluon.device import product_layout
 from attn_tune.kernels.lang.gluon.latents import GROUPS, KEYS, PANEL, ROWS, WARPS
 from attn_tune.kernels.lang.gluon.names import new_barriers
 
@@ -32,12 +33,9 @@ class Layouts:
 def layouts_of(half: int) -> Layouts:
     """The layouts of a group whose half of the output has ``half`` columns."""
 
-    def product(width: int) -> gl.NVMMADistributedLayout:
-        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, width, 16])
-
-    out = product(half)
+    out = product_layout(half)
     weights = gl.DotOperandLayout(operand_index=0, parent=out, k_width=2)
-    return Layouts(logits=product(KEYS), part=product(KEYS // 2), weights=weights, out=out)
+    return Layouts(logits=product_layout(KEYS), part=product_layout(KEYS // 2), weights=weights, out=out)
 
 
 class Buffers(NamedTuple):

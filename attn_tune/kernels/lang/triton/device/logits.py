@@ -16,9 +16,9 @@ import triton.language as tl
 from attn_tune.kernels.lang.triton.device.tile import LOG2E, key_length
 
 # See ``dropout.py``: what tells the four weights that share a hash apart.
-_FACTOR = tl.constexpr(0x846CA68B)
-_ROW_FACTOR = tl.constexpr(0x770D1A13)
-_COLUMN_FACTOR = tl.constexpr(0x74C90AA3)
+FACTOR = tl.constexpr(0x846CA68B)
+ROW_FACTOR = tl.constexpr(0x770D1A13)
+COLUMN_FACTOR = tl.constexpr(0x74C90AA3)
 
 
 class Extras(NamedTuple):
@@ -85,7 +85,7 @@ def row_random(seed, pair):
 @triton.jit
 def row_factor(index):
     """The row's part of the last multiplier, which tells apart the four weights that share a hash."""
-    return tl.where((index & 8) != 0, _ROW_FACTOR, 1).to(tl.uint32)
+    return tl.where((index & 8) != 0, ROW_FACTOR, 1).to(tl.uint32)
 
 
 @triton.jit
@@ -166,7 +166,7 @@ def load_columns(extras, start, AXIS: tl.constexpr, static: tl.constexpr):
         lane = tl.expand_dims(tl.arange(0, static.block_k), AXIS)
         random = (start + (lane - (lane & 8))).to(tl.uint32) * 0x27D4EB2F
         random ^= random >> 16
-        factor = tl.where((lane & 8) != 0, _COLUMN_FACTOR, 1).to(tl.uint32) * _FACTOR
+        factor = tl.where((lane & 8) != 0, COLUMN_FACTOR, 1).to(tl.uint32) * FACTOR
     return Columns(index, position, segment, random, factor)
 
 
