@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attn_tune.db.store.schema import relation_names
+from attn_tune.db.store.schema import column_names, relation_names
 from attn_tune.schema import UsageError
 from attn_tune.schema.errors import near_names
 
@@ -87,8 +87,8 @@ def _translated(error: Exception) -> BaseException:
     if code == sqlite3.SQLITE_AUTH or "not authorized" in str(error):
         return UsageError("the query may only read: what writes, PRAGMA, ATTACH and extensions are refused")
     text = str(error)
-    if missing := re.fullmatch(r"no such table: (.*)", text):
-        hint = near_names(missing[1], relation_names())
+    if missing := re.fullmatch(r"no such (table|column): (?:\w+\.)?(.*)", text):
+        hint = near_names(missing[2], relation_names() if missing[1] == "table" else column_names())
         text += f"; {hint}" if hint else "; 'attn-tune lab query --list' names them"
     if binding := re.search(r"for binding (?:parameter )?:?(\w+)", text):
         text = f"it needs a value: -p {binding[1]}=VALUE"

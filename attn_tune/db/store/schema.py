@@ -256,6 +256,11 @@ def relation_names() -> tuple[str, ...]:
     return tuple(_schema())
 
 
+def column_names() -> tuple[str, ...]:
+    """The names of the columns of all tables and views, each once."""
+    return tuple(dict.fromkeys(name for _, columns in _schema().values() for name in columns))
+
+
 @functools.cache
 def _schema() -> Mapping[str, tuple[str, dict[str, str]]]:
     """The shape of each table and view."""
