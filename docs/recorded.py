@@ -16,37 +16,40 @@ DIRECTIONS = {"fwd": "forward", "fwd+bwd": "forward and backward"}
 
 
 def results() -> str:
-    """The table of three points beside cuDNN, and the means over all of the grid."""
+    """The table of three points beside cuDNN, and means over the grid, with the extra ``fa4`` and without."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import peers_report
-    from peers import AUTO, CUDNN
+    from peers import AUTO, CUDNN, WITHOUT_FA4
 
     from attn_tune.reports.tables import markdown_table
 
-    by_key = peers_report.races([_rows("peers")])
+    by_key = peers_report.races([_rows("fa4_peers")])
     table = []
     for head_dim, point in POINTS.items():
         cells = [f"{head_dim}"]
-        for direction in DIRECTIONS:
-            ours, theirs = (by_key[point, direction][name] for name in (AUTO, CUDNN))
+        for direction, name in (("fwd", WITHOUT_FA4), ("fwd+bwd", WITHOUT_FA4), ("fwd+bwd", AUTO)):
+            race = by_key[point, direction]
+            # Where the extra changes nothing, both are one.
+            ours, theirs = race[name] if "median_us" in race[name] else race[AUTO], race[CUDNN]
             ratio = theirs["median_us"] / ours["median_us"]
             cells.append(f"{ours['tflops']:.0f} against {theirs['tflops']:.0f} ({ratio:.2f}x)")
         table.append(cells)
-    found = [v for race in by_key.values() if (v := peers_report.versus(race)) is not None]
-    beaten = [v for v in found if v.best is not None]
-    lines = []
-    for direction, words in DIRECTIONS.items():
-        ratios = [1 / v.ratio for v in beaten if v.auto["direction"] == direction]
-        lines.append(f"- {words}: {_mean(ratios):.2f} times as fast (geometric mean of {len(ratios)} rows);")
-    slower = sum(v.is_slower for v in beaten)
-    lines.append(f"- slower beyond noise: {slower} of {len(beaten)} rows.")
     points = len({point for point, _ in by_key})
-    return (
-        markdown_table(["head dim", *DIRECTIONS.values()], table)
-        + f"\nBeside the fastest right implementation of others, over all {points} problems:\n\n"
-        + "\n".join(lines)
-        + f"\n\n{_serving()}\n"
-    )
+    lines = [
+        "Beside the fastest right implementation of others, cuDNN, FlashAttention-4 or FlashAttention-3, over all "
+        f"{points}\nproblems:\n"
+    ]
+    for words, name in (("with the extra", AUTO), ("without it", WITHOUT_FA4)):
+        found = [peers_report.versus(race, name) or peers_report.versus(race) for race in by_key.values()]
+        beaten = [v for v in found if v is not None and v.best is not None]
+        means = []
+        for direction, part in DIRECTIONS.items():
+            ratios = [1 / v.ratio for v in beaten if v.auto["direction"] == direction]
+            means.append(f"{part} {_mean(ratios):.2f} times as fast")
+        slower = sum(v.is_slower for v in beaten)
+        lines.append(f"- {words}: {', '.join(means)};\n  slower beyond noise in {slower} of {len(beaten)} rows.")
+    head = ["head dim", *DIRECTIONS.values(), "the same with `fa4`"]
+    return markdown_table(head, table) + "\n" + "\n".join(lines) + f"\n\n{_serving()}\n"
 
 
 def _serving() -> str:
