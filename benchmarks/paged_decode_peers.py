@@ -197,11 +197,11 @@ def _cudnn_paged(p: Problem, o: Operands) -> Any:
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
     k, v, table = _dense(p, o)
-    pages = p.batch * p.table_width
+    pages = p.batch * p.input_width
     # It takes as many pages as the table has entries: those of the table, in an order of their own.
     order = jnp.argsort(jnp.argsort(table.reshape(-1)))
     k, v = (x[jnp.sort(table.reshape(-1))][:pages] for x in (k, v))
-    table = order.reshape(p.batch, 1, p.table_width, 1).astype(jnp.int32)
+    table = order.reshape(p.batch, 1, p.input_width, 1).astype(jnp.int32)
 
     def call(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
         ones = jnp.full((p.batch,), p.q_len, jnp.int32)

@@ -104,7 +104,7 @@ def grid_cases(grid: str, only: Sequence[str]) -> Iterator[Case]:
             lengths=lengths,
             table=np.zeros((problem.batch, 0), np.int32) if table is None else table,
             shared=0,
-            pages=problem.cache_sizes[0],
+            pages=problem.input_sizes[0],
             bytes_moved=op.bytes_moved(problem, "fwd"),
         )
 

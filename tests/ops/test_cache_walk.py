@@ -22,7 +22,7 @@ STEP = RaggedProblem(batch=9, tokens=70, layout="interleaved", workload="mix", *
 def test_blocks_of_whole_pages_are_those_that_the_kernel_is_given(block, window):
     p = dataclasses.replace(DECODING, window=window)
     pages = pages_of(
-        jnp.zeros((p.batch, p.table_width), jnp.int32), jnp.asarray(p.lengths), q_len=p.q_len,
+        jnp.zeros((p.batch, p.input_width), jnp.int32), jnp.asarray(p.lengths), q_len=p.q_len,
         page_size=p.page_size, window=window, num_pages=1, multiple=block,
     )  # fmt: skip
     walk = DECODE.of_launch("any", p, {"pages_per_compute_block": block})

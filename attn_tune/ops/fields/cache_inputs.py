@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.ops.fields.cache import BLOCK, COLUMNS, JOINT, LATENT, SAME, axes, shape
+from attn_tune.ops.fields.long_keys import key_factors
 
-# One key in so many, a prime, so that tiles have them at different places, and how much longer it is than the others.
-LONG_KEY_EVERY, LONG_KEY = 61, 6.0
+# How much longer the only key of a sequence is: where its product is negative, all logits of a row are far below zero.
+_LONE_KEY = 200.0
 # Codes of normal data, and the range of their scales.
 _CODE = {"float8_e4m3fn": 100.0, "int8": 32.0}
 _SCALES = (0.005, 0.02)
@@ -23,9 +24,10 @@ def draw_cache(
     """``k``, ``v``, ``page_table``, ``k_scale`` and ``v_scale`` of a problem over a cache, the same for the same keys.
 
     Keys and values are standard normal; of odd seeds some keys are much longer, so that the running maximum of a row
-    moves late and far, but not under a soft cap. Pages of sequences lie in random order among some that are no
-    sequence's. Tokens before ``first`` and from ``lengths`` on are poisoned, whole pages too, with their scales and
-    their entries in the table.
+    moves late and far, and in 16 bits the exponential of a logit would overflow, or those of a row vanish; but not
+    under a soft cap. Pages of sequences lie in random order among some that are no sequence's; at the edges two of them
+    share their first page. Tokens before ``first`` and from ``lengths`` on are poisoned, whole pages too, with their
+    scales and their entries in the table.
 
     Args:
       keys: five random keys.
@@ -33,24 +35,23 @@ def draw_cache(
       first: the first token of each sequence that a query sees.
     """
     p = problem
-    pages, slots = p.cache_sizes
+    pages, slots = p.input_sizes
     if p.page_size:
         order = jax.random.permutation(keys[0], jnp.arange(pages, dtype=jnp.int32))
-        owned = p.batch * p.table_width
+        owned = p.batch * p.input_width
         place = jnp.zeros(pages, jnp.int32).at[order].set(jnp.arange(pages, dtype=jnp.int32))
-        sequence, begin = jnp.minimum(place // p.table_width, p.batch - 1), place % p.table_width * slots
+        sequence, begin = jnp.minimum(place // p.input_width, p.batch - 1), place % p.input_width * slots
         length, first_seen = jnp.where(place < owned, lengths[sequence], 0), first[sequence]
-        table = order[:owned].reshape(p.batch, p.table_width)
-        begins = jnp.arange(p.table_width) * slots
+        table = order[:owned].reshape(p.batch, p.input_width)
+        begins = jnp.arange(p.input_width) * slots
         used = (begins < lengths[:, None]) & (begins + slots > first[:, None])
-        garbage = jnp.asarray(_GARBAGE, jnp.int32)[jnp.arange(p.table_width) % len(_GARBAGE)]
-        table = jnp.where(used, table, garbage)
+        garbage = jnp.asarray(_GARBAGE, jnp.int32)[jnp.arange(p.input_width) % len(_GARBAGE)]
+        table = jnp.where(used, _shared(table, (lengths >= slots) & (first <= 0)) if p.at_edges else table, garbage)
     else:
         length, begin, first_seen, table = lengths, jnp.zeros(pages, jnp.int32), first, None
     token = begin[:, None] + jnp.arange(slots)
     seen = (token < length[:, None]) & (token >= first_seen[:, None])
-    longer = (token % LONG_KEY_EVERY == LONG_KEY_EVERY // 2) & (seed % 2 == 1) & (p.soft_cap is None)
-    k = _cache(p, keys[1], p.head_dim, jnp.where(longer, LONG_KEY, 1.0), seen)
+    k = _cache(p, keys[1], p.head_dim, _key_factors(p, token, length[:, None], seed), seen)
     k_scale = _scales(p, keys[3], seen)
     if p.layout == LATENT:
         return {"k": k, "v": None, "page_table": table, "k_scale": k_scale, "v_scale": k_scale}
@@ -60,11 +61,33 @@ def draw_cache(
     return {"k": k, "v": v, "page_table": table, "k_scale": k_scale, "v_scale": _scales(p, keys[4], seen)}
 
 
+def _shared(table: Int[Array, "B width"], is_whole: Bool[Array, " B"]) -> Int[Array, "B width"]:
+    """A table of pages in which the last sequence that ``is_whole`` begins with the first page of the first one."""
+    last = is_whole.shape[0] - 1 - jnp.argmax(is_whole[::-1])
+    first = jnp.where(is_whole.any(), jnp.argmax(is_whole), last)
+    return table.at[last, 0].set(table[first, 0])
+
+
+def _key_factors(
+    p: Any, token: Int[Array, "pages slots"], length: Int[Array, "pages 1"], seed: int
+) -> Float[Array, "pages slots"]:
+    """How much longer each key is than the others."""
+    if p.soft_cap is not None:
+        return jnp.ones(token.shape)
+    little = p.kv_dtype != SAME or p.dtype == "float32"
+    factors = key_factors(token, seed, little=little)
+    return factors if little else jnp.where((length == 1) & (seed % 2 == 1), _LONE_KEY, factors)
+
+
 def draw_sinks(problem: Any, key: Array) -> Float[Array, " N"]:
-    """Sinks that weigh about as much as all keys that the longest sequence's last query sees."""
+    """Sinks that weigh about as much as all keys that the longest sequence's last query sees.
+
+    At the edges the first one is minus infinity, which is none.
+    """
     p = problem
     visible = p.kv_len if p.window is None else p.window + 1
-    return jnp.log(jnp.float32(visible)) + jax.random.normal(key, (p.num_q_heads,))
+    drawn = jnp.log(jnp.float32(visible)) + jax.random.normal(key, (p.num_q_heads,))
+    return drawn.at[0].set(-jnp.inf) if p.at_edges else drawn
 
 
 def _cache(
@@ -72,7 +95,7 @@ def _cache(
 ) -> Array:
     """Keys or values; those that ``interleaved`` joins are still apart."""
     layout = "nhd" if p.layout in JOINT else p.layout
-    pages, slots = p.cache_sizes
+    pages, slots = p.input_sizes
     drawn = jax.random.normal(key, shape(layout, pages, slots, p.num_kv_heads, width), jnp.dtype(p.dtype))
     drawn = drawn * _spread(layout, factor)[..., None].astype(drawn.dtype)
     seen = _spread(layout, seen)[..., None]
@@ -134,6 +157,6 @@ def _scales(p: Any, key: Array, seen: Bool[Array, "pages slots"]) -> Array | Non
     if p.kv_scale != "token":
         return jax.random.uniform(key, () if p.kv_scale == "tensor" else (p.num_kv_heads,), minval=low, maxval=high)
     layout = "nhd" if p.layout in JOINT else p.layout
-    pages, slots = p.cache_sizes
+    pages, slots = p.input_sizes
     drawn = jax.random.uniform(key, shape(layout, pages, slots, p.num_kv_heads, 1)[:-1], minval=low, maxval=high)
     return jnp.where(_spread(layout, seen), drawn, jnp.nan)

@@ -50,9 +50,10 @@ _FLAGS = {"page_size": "page", "layout": "layout", "dtype": "dtype", "kv_dtype":
 
 
 class CacheSizes:
-    """The cache of a problem's inputs.
+    """The cache of a problem.
 
-    A problem has ``batch``, ``page_size``, ``dtype``, ``kv_dtype`` and ``capacity``.
+    A problem has ``batch``, ``page_size``, ``dtype``, ``kv_dtype`` and ``input_capacity``. The sizes that begin with
+    ``input`` are those of proofs and races: a kernel asks the arrays, which in a call may be larger.
     """
 
     __slots__ = ()
@@ -69,16 +70,16 @@ class CacheSizes:
         return self.dtype if self.kv_dtype == SAME else self.kv_dtype
 
     @property
-    def table_width(self: Any) -> int:
+    def input_width(self: Any) -> int:
         """The pages of a sequence in the inputs' table; 0 for a contiguous cache."""
-        return self.capacity // self.page_size if self.page_size else 0
+        return self.input_capacity // self.page_size if self.page_size else 0
 
     @property
-    def cache_sizes(self: Any) -> tuple[int, int]:
+    def input_sizes(self: Any) -> tuple[int, int]:
         """The pages and the tokens of a page of the inputs' cache; a paged one has pages that no sequence uses."""
         if not self.page_size:
-            return self.batch, self.capacity
-        return self.batch * self.table_width + UNUSED_PAGES, self.page_size
+            return self.batch, self.input_capacity
+        return self.batch * self.input_width + UNUSED_PAGES, self.page_size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,9 +159,9 @@ class CacheAttention(CacheSizes):
         return packed_width(self.head_dim, self.v_head_dim) if self.kv_scale == BLOCK else self.head_dim
 
     @property
-    def capacity(self) -> int:
-        """The tokens of a sequence that the inputs' cache holds: whole pages, and some that nothing uses."""
-        most = self.kv_len + (MORE if self.at_edges else 0)
+    def input_capacity(self) -> int:
+        """The tokens of a sequence that the inputs' cache holds: whole pages; at the edges more than ``kv_len``."""
+        most = self.kv_len + (MORE + self.page_size if self.at_edges else 0)
         return -(-most // self.page_size) * self.page_size if self.page_size else most
 
     @property

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from attn_tune.ops.fields.cache import LATENT
 from attn_tune.ops.fields.cache_problem import CacheAttention
 
 BITING_CAP = 2.0
@@ -24,6 +25,12 @@ def shrunk[P: CacheAttention](problem: P, kv_len: int, **changes: Any) -> P:
         "window": None if problem.window is None else min(problem.window, kv_len // 3),
     }
     return dataclasses.replace(problem, **small | changes)
+
+
+def two_key_heads(problem: CacheAttention) -> dict[str, int]:
+    """The heads of a problem with two key heads, whatever it has; keys of latents have one."""
+    heads = 1 if problem.layout == LATENT else 2
+    return {"num_kv_heads": heads, "num_q_heads": heads * problem.group_size}
 
 
 def samples_of[P](kind: Callable[..., P], sizes: Mapping[str, Any]) -> tuple[Callable[..., P], dict[str, P]]:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from attn_tune.ops.fields.long_keys import key_factors
 from attn_tune.ops.fields.rounding import round_to
 from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.ops.flash_attention.problem import Problem
@@ -21,9 +22,6 @@ from attn_tune.ops.typed_jax import jit
 VISIBLE_ABOVE = -0.8416
 TOKENS_PER_DOCUMENT = 1024
 MIN_DOCUMENTS, MAX_DOCUMENTS = 3, 64
-# One key in so many, a prime, so that tiles have them at different places, and how much longer it is than the others.
-# In float32 the exponential of a large logit is off by more than is allowed: there they are not as long.
-LONG_KEY_EVERY, LONG_KEY, LONG_KEY_FLOAT32 = 61, 40.0, 6.0
 # Ids of odd seeds are multiples of it: in 8 or 16 bits they would all be alike.
 _ID_STEP = 2**24
 SHARED_LENGTHS = (2**12, 2**16, 2**20)
@@ -119,9 +117,8 @@ def _keys(key: Array, p: Problem, direction: str, seed: int | Array) -> Array:
     keys = _normal(key, (p.batch, p.kv_len, p.num_kv_heads, p.head_dim), jnp.dtype(p.dtype))
     if direction != "fwd" or p.soft_cap is not None:
         return keys
-    is_long = (jnp.arange(p.kv_len) % LONG_KEY_EVERY == LONG_KEY_EVERY // 2) & (seed % 2 == 1)
-    times = LONG_KEY_FLOAT32 if p.dtype == "float32" else LONG_KEY
-    return keys * jnp.where(is_long, times, 1.0).astype(keys.dtype)[:, None, None]
+    factors = key_factors(jnp.arange(p.kv_len), seed, little=p.dtype == "float32")
+    return keys * factors.astype(keys.dtype)[:, None, None]
 
 
 def _renamed(ids: Int[Array, "B L"], seed: int | Array) -> Int[Array, "B L"]:

@@ -16,7 +16,7 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     small = dataclasses.replace(problem, num_q_heads=min(problem.num_q_heads, 3))
     return (
         dataclasses.replace(small, num_rows=131, at_edges=True),
-        dataclasses.replace(small, num_rows=7, num_q_heads=1, at_edges=True),
+        dataclasses.replace(small, num_rows=7, num_q_heads=2, at_edges=True),
         dataclasses.replace(small, num_rows=1, num_q_heads=1),
     )
 

@@ -7,10 +7,10 @@ from jaxtyping import Array
 from attn_tune.ops.merge_attention.operands import Operands
 from attn_tune.ops.merge_attention.problem import Problem
 
-# Kinds of rows at the edges: as usual, one part is empty, all are, all but one are, all weigh the same, one outweighs
-# the others by a factor that float32 still has, and by one that it has not.
+# Kinds of rows at the edges: as usual, one part is empty, all are, all but one are, all weigh the same and next to
+# nothing, one outweighs the others by a factor that float32 still has, and by one that it has not.
 _KINDS = 7
-_MORE, _FAR_MORE = 30.0, 1e4
+_MORE, _FAR_MORE, _LITTLE = 30.0, 1e4, -200.0
 
 
 def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
@@ -31,7 +31,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
         if p.at_edges:
             own = chosen == part
             empty = ((kind == 1) & own) | (kind == 2) | ((kind == 3) & ~own)
-            lse = jnp.where(kind == 4, 5.0, lse)
+            lse = jnp.where(kind == 4, _LITTLE, lse)
             lse += jnp.where(own & (kind == 5), _MORE, 0.0) + jnp.where(own & (kind == 6), _FAR_MORE, 0.0)
             lse = jnp.where(empty, -jnp.inf, lse)
             out = jnp.where(empty[..., None], jnp.nan, out)

@@ -14,7 +14,8 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     """Variants of a problem on which a config of it must also be right.
 
     Widths, group size, blocks and dtype are the problem's own. Rows name nothing, a block twice, blocks that are not
-    seen, and every block; the last block is not full; there are fewer queries than keys, and one query.
+    seen, and every block; the last block is not full; there are fewer queries than keys, one query, and two sequences
+    and key heads that name other blocks.
     """
     heads = min(2, problem.num_kv_heads)
     few = {"num_kv_heads": heads, "num_q_heads": heads * problem.group_size, "scale": 1.3 * problem.scale}
@@ -22,15 +23,16 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     factor = max(1, problem.block_size // _BLOCK)
     queries, keys = factor * _QUERIES, factor * _KEYS
     small = dataclasses.replace(problem, **few, batch=min(2, problem.batch), at_edges=True)
+    two = {"workload": RANDOM, "num_kv_heads": 2, "num_q_heads": 2 * problem.group_size}
     if problem.is_packed:
         variants = [
             dataclasses.replace(small, batch=5, q_len=keys, kv_len=keys),
-            dataclasses.replace(small, batch=1, q_len=queries, kv_len=queries, workload=RANDOM, has_lse_gradient=True),
+            dataclasses.replace(small, batch=1, q_len=queries, kv_len=queries, has_lse_gradient=True, **two),
         ]
         return tuple(variants)
     return (
         dataclasses.replace(small, q_len=queries, kv_len=queries, has_lse_gradient=True),
-        dataclasses.replace(small, q_len=queries, kv_len=keys, workload=RANDOM),
+        dataclasses.replace(small, batch=2, q_len=queries, kv_len=keys, **two),
         dataclasses.replace(small, batch=2, q_len=1, kv_len=keys, at_edges=False),
         # More than a program of keys walks at a time.
         dataclasses.replace(small, batch=2, q_len=keys, kv_len=keys, workload=SAME, at_edges=False),

@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from attn_tune.ops.fields.long_keys import key_factors
 from attn_tune.ops.fields.rounding import round_to
 from attn_tune.ops.native_sparse_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.ops.native_sparse_attention.problem import LOCAL, SAME, Problem
 from attn_tune.ops.native_sparse_attention.reference import positions_of, reference
 from attn_tune.ops.typed_jax import jit
 
-# One key in so many, a prime, and how much longer it is than the others.
-_LONG_KEY_EVERY, _LONG_KEY = 61, 6.0
 # Kinds of rows at the edges: as usual, nothing is named, every other entry names nothing, one block fills half of the
 # row, blocks behind the query's own.
 _KINDS = 5
@@ -34,8 +33,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     dtype = jnp.dtype(p.dtype)
     k = jax.random.normal(keys[1], (p.rows, p.kv_len, p.num_kv_heads, p.head_dim), dtype)
     if direction == "fwd":
-        longer = (jnp.arange(p.kv_len) % _LONG_KEY_EVERY == _LONG_KEY_EVERY // 2) & (seed % 2 == 1)
-        k *= jnp.where(longer, _LONG_KEY, 1.0)[:, None, None].astype(dtype)
+        k *= key_factors(jnp.arange(p.kv_len), seed, little=p.dtype == "float32")[:, None, None].astype(dtype)
     operands = Operands(
         q=jax.random.normal(keys[0], (p.rows, p.q_len, p.num_q_heads, p.head_dim), dtype),
         k=k,

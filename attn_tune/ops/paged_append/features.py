@@ -12,11 +12,12 @@ BATCH, NEW = 7, 5
 def features(problem: Problem) -> tuple[Problem, ...]:
     """Variants of a problem on which a config of it must also be right.
 
-    Heads up to 3, dtypes, widths, layout, page size and raggedness are the problem's own. Sequences are empty, their
-    tokens stand before the first place or behind the last one, or have no page; there is one token, or many.
+    Two or three heads, dtypes, widths, layout, page size and raggedness are the problem's own. Sequences are empty,
+    their tokens stand before the first place or behind the last one, or have no page; there is one token, as many as
+    sequences, or many.
     """
-    small = dataclasses.replace(problem, num_kv_heads=min(problem.num_kv_heads, 3))
-    sizes = ((BATCH, BATCH * NEW, True), (2, 2, True), (1, 1, False), (3, 3 * 67, False))
+    small = dataclasses.replace(problem, num_kv_heads=min(max(problem.num_kv_heads, 2), 3))
+    sizes = ((BATCH, BATCH * NEW, True), (BATCH, BATCH, True), (1, 1, False), (3, 3 * 67, False))
     return tuple(
         dataclasses.replace(small, batch=batch, tokens=tokens, at_edges=at_edges) for batch, tokens, at_edges in sizes
     )

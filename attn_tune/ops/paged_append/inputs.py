@@ -13,8 +13,8 @@ from attn_tune.ops.paged_append.problem import Problem
 _POWERS = 4
 # Given scales: codes of some tokens are beyond the largest one.
 _SCALES = {"float8_e4m3fn": (0.01, 0.04), "int8": (0.05, 0.2)}
-# Entries of the table where no new token goes.
-_GARBAGE = (-1, 2**31 - 1, 0)
+# Entries of the table where no new token goes; the first, of a page of another sequence or of none, meets padding.
+_GARBAGE = (0, -1, 2**31 - 1)
 # The sequence that has no page at the edges. It is not the last one, to which a wrong kernel gives the padding.
 _HOMELESS = 5
 
@@ -24,7 +24,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
 
     Pages lie in random order among some that are no sequence's. The caches hold random values and NaN, or random codes.
     Entries of the table count where new tokens go; all others name no page, or a page of another sequence. At the edges
-    one sequence has no page at all, and of a ragged call padding is NaN.
+    one sequence has no page at all, the first token is zero, and of a ragged call padding is NaN.
     """
     p = problem
     keys = jax.random.split(jax.random.key(seed), 7)
@@ -35,6 +35,8 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
         value, size = jax.random.split(key)
         drawn = jax.random.normal(value, (*rows, p.num_kv_heads, width))
         drawn *= 2.0 ** jax.random.randint(size, (*rows, 1, 1), -_POWERS, _POWERS + 1)
+        if p.at_edges:
+            drawn *= (jnp.arange(p.tokens) > 0).reshape(*rows, 1, 1)
         if p.ragged:
             drawn = jnp.where(jnp.arange(p.tokens)[:, None, None] < starts[-1], drawn, jnp.nan)
         return drawn.astype(p.dtype)
@@ -55,7 +57,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
 
 
 def _cache(p: Problem, key: Array, width: int) -> Array:
-    sizes = shape(p.layout, *p.cache_sizes, p.num_kv_heads, width)
+    sizes = shape(p.layout, *p.input_sizes, p.num_kv_heads, width)
     if p.cache_dtype == p.dtype:
         drawn = jax.random.normal(key, sizes, jnp.dtype(p.dtype))
         return jnp.where(jnp.arange(width) % 5 == 4, jnp.nan, drawn)
@@ -65,7 +67,7 @@ def _cache(p: Problem, key: Array, width: int) -> Array:
 
 def _own_scales(p: Problem, key: Array) -> Array:
     layout = "nhd" if p.layout == "interleaved" else p.layout
-    drawn = jax.random.uniform(key, shape(layout, *p.cache_sizes, p.num_kv_heads, 1)[:-1])
+    drawn = jax.random.uniform(key, shape(layout, *p.input_sizes, p.num_kv_heads, 1)[:-1])
     return jnp.where(drawn < 0.5, jnp.nan, drawn)
 
 
@@ -77,14 +79,15 @@ def _given_scales(p: Problem, key: Array) -> Array | None:
 
 
 def _table(p: Problem, key: Array) -> Int[Array, "B width"]:
-    pages, _ = p.cache_sizes
-    table = jax.random.permutation(key, pages)[: p.batch * p.table_width].reshape(p.batch, p.table_width)
-    first = jnp.arange(p.table_width) * p.page_size
+    pages, _ = p.input_sizes
+    table = jax.random.permutation(key, pages)[: p.batch * p.input_width].reshape(p.batch, p.input_width)
+    first = jnp.arange(p.input_width) * p.page_size
     lengths, new = (np.asarray(x)[:, None] for x in (p.lengths, p.new_lengths))
     used = (first < lengths) & (first + p.page_size > lengths - new)
-    garbage = jnp.asarray(_GARBAGE, jnp.int32)[jnp.arange(p.table_width) % len(_GARBAGE)]
+    garbage = jnp.asarray(_GARBAGE, jnp.int32)[jnp.arange(p.input_width) % len(_GARBAGE)]
     if p.at_edges and p.batch > 1:
         # Of a sequence whose tokens have nowhere to go no entry names a page.
         homeless = (jnp.arange(p.batch) == min(_HOMELESS, p.batch - 1))[:, None]
-        used, garbage = used & ~homeless, jnp.where(homeless, -1, garbage)
+        nowhere = jnp.asarray((pages, 2**31 - 1, -1), jnp.int32)[jnp.arange(p.input_width) % 3]
+        used, garbage = used & ~homeless, jnp.where(homeless, nowhere, garbage)
     return jnp.where(used, table.astype(jnp.int32), garbage)

@@ -18,7 +18,7 @@ def outputs(problem: Problem, direction: str) -> tuple[Output, ...]:
 def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
     """New keys and values, and the caches, which are updated in place."""
     p = problem
-    cache = (p.layout, *p.cache_sizes, p.num_kv_heads)
+    cache = (p.layout, *p.input_sizes, p.num_kv_heads)
     rows = (p.tokens,) if p.ragged else (p.batch, p.tokens // p.batch)
     found = [
         Operand(name="new_k", shape=(*rows, p.num_kv_heads, p.head_dim), dtype=p.dtype),
@@ -28,13 +28,13 @@ def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
     if p.layout != "interleaved":
         found.append(Operand(name="v", shape=shape(*cache, p.v_head_dim), dtype=p.cache_dtype, in_place=True))
     if p.page_size:
-        found.append(Operand(name="page_table", shape=(p.batch, p.table_width), dtype="int32"))
+        found.append(Operand(name="page_table", shape=(p.batch, p.input_width), dtype="int32"))
     found.append(Operand(name="kv_lens", shape=(p.batch,), dtype="int32"))
     if p.ragged:
         found.append(Operand(name="cu_q_lens", shape=(p.batch + 1,), dtype="int32"))
     if p.kv_scale == "token":
         layout = "nhd" if p.layout == "interleaved" else p.layout
-        tokens = shape(layout, *p.cache_sizes, p.num_kv_heads, 1)[:-1]
+        tokens = shape(layout, *p.input_sizes, p.num_kv_heads, 1)[:-1]
         found += [Operand(name=name, shape=tokens, dtype="float32", in_place=True) for name in ("k_scale", "v_scale")]
     return tuple(found)
 

@@ -91,9 +91,9 @@ class Problem(CacheSizes):
         return tuple(lengths)
 
     @property
-    def capacity(self) -> int:
-        """The tokens of a sequence that the inputs' cache holds: whole pages."""
-        most = MOST_BEFORE + max(self.new_lengths)
+    def input_capacity(self) -> int:
+        """The tokens of a sequence that the inputs' cache holds: whole pages, more than one at the edges."""
+        most = MOST_BEFORE + max(self.new_lengths) + (self.page_size if self.at_edges else 0)
         return -(-most // self.page_size) * self.page_size if self.page_size else most
 
     @property
@@ -102,7 +102,7 @@ class Problem(CacheSizes):
         lengths = [i * 11 % (MOST_BEFORE + 1) + new for i, new in enumerate(self.new_lengths)]
         if self.at_edges:
             page = self.page_size or 16
-            places = (self.capacity, self.capacity + 1, 0, None, page, page + 1)
+            places = (self.input_capacity, self.input_capacity + 1, 0, None, page, page + 1)
             for i, place in enumerate(places[: self.batch]):
                 # Of ``None`` the first new token stands before the first place.
                 lengths[i] = self.new_lengths[i] - 1 if place is None else place

@@ -1,26 +1,32 @@
 """Small problems that are hard to get right."""
 
 from attn_tune.ops.fields.cache import LATENT
-from attn_tune.ops.fields.cache_samples import BITING_CAP, FLOAT8, OTHER_SCALE, PAGES, samples_of, shrunk
+from attn_tune.ops.fields.cache_samples import BITING_CAP, FLOAT8, OTHER_SCALE, PAGES, samples_of, shrunk, two_key_heads
 from attn_tune.ops.paged_decode.problem import Problem
 
-# Six sequences have every length of ``Problem.at_edges`` once; of more than one block of any kernel, and no multiple.
-BATCH, LENGTH = 6, 389
+# Eight sequences have every length of ``Problem.at_edges`` once; of more than one block of any kernel, and no multiple.
+BATCH, LENGTH = 8, 389
 
 
 def features(problem: Problem) -> tuple[Problem, ...]:
     """Variants of a problem on which a config of it must also be right.
 
     Flags, dtypes, layout, page size, head dims, groups and queries are the problem's own. Sequences are empty, of one
-    token, as long as a page, and long; lengths are ragged, odd, or shorter than the queries. Windows and caps shrink
-    until they bite.
+    token, as long as a page, longer than expected, and of impossible lengths; lengths are ragged, odd, or shorter than
+    the queries. Windows and caps shrink until they bite. Without a window one problem has one that hides nothing of
+    sequences as long as expected, which no signature says.
     """
     page = problem.page_size or 16
+    short = 2 * page + 1
+    more = []
+    if problem.window is None:
+        more = [shrunk(problem, short, batch=BATCH, at_edges=True, window=short)]
     return (
         shrunk(problem, LENGTH, batch=BATCH, at_edges=True),
         shrunk(problem, LENGTH, batch=BATCH, workload="uni", scale=OTHER_SCALE * problem.scale),
-        shrunk(problem, 2 * page + 1, batch=3, at_edges=True),
+        shrunk(problem, short, batch=3, at_edges=True, **two_key_heads(problem)),
         shrunk(problem, 1, batch=1),
+        *more,
     )
 
 

@@ -16,11 +16,12 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
     """
     p = problem
     keys = jax.random.split(jax.random.key(seed), 8)
-    lengths = jax.random.permutation(keys[0], jnp.asarray(p.lengths, jnp.int32))
+    given = jax.random.permutation(keys[0], jnp.asarray(p.given_lengths, jnp.int32))
+    lengths = jnp.clip(given, 0, p.input_capacity)
     first = jnp.zeros_like(lengths) if p.window is None else lengths - p.q_len - p.window
     return Operands(
         q=jax.random.normal(keys[1], (p.batch, p.q_len, p.num_q_heads, p.head_dim)).astype(p.dtype),
-        kv_lens=lengths,
+        kv_lens=given,
         sinks=draw_sinks(p, keys[2]) if p.has_sinks else None,
         **draw_cache(p, keys[3:], lengths, first, seed=seed),
     )

@@ -14,7 +14,7 @@ def outputs(problem: Problem, direction: str) -> tuple[Output, ...]:
 def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
     """Queries and caches; a cache of pages holds those of all sequences and some that no sequence uses."""
     p = problem
-    cache = (p.layout, *p.cache_sizes, p.num_kv_heads)
+    cache = (p.layout, *p.input_sizes, p.num_kv_heads)
     found = [
         Operand(name="q", shape=(p.batch, p.q_len, p.num_q_heads, p.head_dim), dtype=p.dtype),
         Operand(name="k", shape=shape(*cache, p.head_dim), dtype=p.cache_dtype),
@@ -22,7 +22,7 @@ def operands(problem: Problem, direction: str) -> tuple[Operand, ...]:
     if p.layout not in JOINT:
         found.append(Operand(name="v", shape=shape(*cache, p.v_head_dim), dtype=p.cache_dtype))
     if p.page_size:
-        found.append(Operand(name="page_table", shape=(p.batch, p.table_width), dtype="int32"))
+        found.append(Operand(name="page_table", shape=(p.batch, p.input_width), dtype="int32"))
     return (*found, Operand(name="kv_lens", shape=(p.batch,), dtype="int32"))
 
 

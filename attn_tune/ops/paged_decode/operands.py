@@ -20,7 +20,8 @@ class Operands(NamedTuple):
       k: keys, in the order of axes of the problem's layout; of ``interleaved`` and ``latent`` keys and values together.
       v: values, or None for these.
       page_table: for each sequence the pages of its tokens in order; None for a contiguous cache.
-      kv_lens: tokens of each sequence in the cache, the new ones included, from 0 to what the cache holds.
+      kv_lens: tokens of each sequence in the cache, the new ones included; below 0 counts as 0, and above what
+        the cache holds as that.
       sinks: one logit a query head.
       k_scale, v_scale: float32 factors of the codes: one number, ``[K]``, or the axes of the cache but the last; of
         ``latent`` the same twice.

@@ -54,16 +54,22 @@ class Problem(CacheAttention):
             raise UsageError(f"t={self.q_len} (q_len) is above {MOST_QUERIES}: longer chunks are prefill")
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths of the inputs' sequences, those of the workload ascending.
+    def given_lengths(self) -> tuple[int, ...]:
+        """The inputs' ``kv_lens`` before they are shuffled, those of the workload ascending.
 
-        Those at the edges are nothing, one token, a page, and a page and one.
+        Those at the edges are all that the cache holds, which is more than ``kv_len``, nothing, one token, a page, a
+        page and one; and impossible ones, which count as all that it holds and as nothing.
         """
         if self.at_edges:
             page = self.page_size or 16
-            edges = (self.kv_len, 0, 1, page, page + 1, self.kv_len - 1)
-            return tuple(min(edges[i % len(edges)], self.kv_len) for i in range(self.batch))
+            edges = (self.input_capacity, 0, 1, page, page + 1, self.kv_len - 1, 2**31 - 1, -3)
+            return tuple(edges[i % len(edges)] for i in range(self.batch))
         return profile_lengths(self.workload, self.batch, self.kv_len)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The tokens that count of each of the inputs' sequences."""
+        return tuple(min(max(length, 0), self.input_capacity) for length in self.given_lengths)
 
 
 def visible_keys(problem: Problem, length: int) -> int:

@@ -21,8 +21,8 @@ def baseline(problem: Problem, direction: str, operands: Operands) -> dict[str, 
 
 def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
     def one(index: Int[Array, ""]) -> tuple[Array, Array]:
-        length = o.kv_lens[index]
         k, v = sequence_of(p, o, index, dtype)
+        length = jnp.clip(o.kv_lens[index], 0, k.shape[0])
         token = jnp.arange(k.shape[0])
         position = (length - p.q_len + jnp.arange(p.q_len))[:, None]
         visible = (token <= position) & (token < length)

@@ -1,26 +1,32 @@
 """Small problems that are hard to get right."""
 
 from attn_tune.ops.fields.cache import BLOCK, LATENT
-from attn_tune.ops.fields.cache_samples import BITING_CAP, FLOAT8, OTHER_SCALE, PAGES, samples_of, shrunk
+from attn_tune.ops.fields.cache_samples import BITING_CAP, FLOAT8, OTHER_SCALE, PAGES, samples_of, shrunk, two_key_heads
 from attn_tune.ops.ragged_paged.problem import Problem
 
-# Nine sequences have every length of ``Problem.at_edges`` once; of more than one block of any kernel, and no multiple.
-BATCH, LENGTH, TOKENS = 9, 389, 150
+# Sequences have every length of ``Problem.at_edges`` once; of more than one block of any kernel, and no multiple.
+BATCH, LENGTH, TOKENS = 11, 389, 150
 
 
 def features(problem: Problem) -> tuple[Problem, ...]:
     """Variants of a problem on which a config of it must also be right.
 
     Flags, dtypes, layout, page size, head dims and groups are the problem's own. Sequences are empty, without new
-    tokens, of one token, whole prompts and chunks, with more new tokens than they have; some queries are padding.
-    Windows and caps shrink until they bite.
+    tokens, of one token, whole prompts and chunks, longer than expected, with more new tokens than they have; some
+    queries are padding, and there are as many queries as sequences. Windows and caps shrink until they bite. Without a
+    window one problem has one that hides nothing of sequences as long as expected, which no signature says.
     """
     page = problem.page_size or 16
+    short = 2 * page + 1
+    more = []
+    if problem.window is None and problem.causal:
+        more = [shrunk(problem, short, batch=BATCH, tokens=page + 3, at_edges=True, window=short)]
     return (
         shrunk(problem, LENGTH, batch=BATCH, tokens=TOKENS, at_edges=True),
         shrunk(problem, LENGTH, batch=BATCH, tokens=LENGTH, workload="mix", scale=OTHER_SCALE * problem.scale),
-        shrunk(problem, 2 * page + 1, batch=6, tokens=page + 3, at_edges=True),
+        shrunk(problem, short, batch=BATCH, tokens=BATCH, at_edges=True, **two_key_heads(problem)),
         shrunk(problem, 1, batch=1, tokens=1),
+        *more,
     )
 
 

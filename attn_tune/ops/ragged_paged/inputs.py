@@ -17,11 +17,12 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
     """
     p = problem
     keys = jax.random.split(jax.random.key(seed), 8)
-    new, lengths = jnp.asarray(p.sequences, jnp.int32).T
+    new, given = jnp.asarray(p.given_sequences, jnp.int32).T
     if not p.at_edges:
         order = jax.random.permutation(keys[0], p.batch)
         order = order[jnp.argsort(new[order] != 1, stable=True)]
-        new, lengths = new[order], lengths[order]
+        new, given = new[order], given[order]
+    lengths = jnp.clip(given, 0, p.input_capacity)
     ends = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(new, dtype=jnp.int32)])
     first = jnp.zeros_like(lengths) if p.window is None else lengths - new - p.window
     q = jax.random.normal(keys[1], (p.tokens, p.num_q_heads, p.head_dim))
@@ -32,7 +33,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
         q, q_scale = draw_query_codes(p, jax.random.fold_in(keys[1], 1), q, is_own)
     return Operands(
         q=q,
-        kv_lens=lengths,
+        kv_lens=given,
         cu_q_lens=ends,
         sinks=draw_sinks(p, keys[2]) if p.has_sinks else None,
         q_scale=q_scale,

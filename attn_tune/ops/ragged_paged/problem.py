@@ -16,9 +16,10 @@ DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
 
 NAME = "ragged_paged"
 VERSION = 1
-# Queries at the edges that belong to no sequence, and of the sequences there queries and tokens; None is all there are.
+# Queries at the edges that belong to no sequence, and of the sequences there queries and given lengths; None is all
+# there are, and the last two lengths count as all that the cache holds and as nothing.
 PADDING = 3
-_EDGES = ((1, None), (1, 1), (0, 5), (3, 3), (4, 2), (None, None), (0, 0), (1, 9), (5, 21))
+_EDGES = ((1, None), (1, 1), (0, 5), (3, 3), (4, 2), (None, None), (0, 0), (1, 9), (5, 21), (1, 2**31 - 1), (2, -3))
 # What has a scale of its own in queries that are codes; ``none``: they are no codes.
 Q_SCALES = ("none", "tensor", "token")
 # Of ``mix``, one sequence in so many has all the queries that are left when the others have one each.
@@ -99,7 +100,12 @@ class Problem(CacheAttention):
 
     @property
     def sequences(self) -> tuple[tuple[int, int], ...]:
-        """The new tokens and the length of each of the inputs' sequences; those that decode one token come first."""
+        """The new tokens and the tokens that count of each of the inputs' sequences, as in ``given_sequences``."""
+        return tuple((new, min(max(length, 0), self.input_capacity)) for new, length in self.given_sequences)
+
+    @property
+    def given_sequences(self) -> tuple[tuple[int, int], ...]:
+        """The new tokens and the given length of each of the inputs' sequences; those that decode come first."""
         if self.at_edges:
             return self._at_edges()
         if self.workload == "mix":
@@ -122,7 +128,7 @@ class Problem(CacheAttention):
         found: list[tuple[int, int]] = []
         for i in range(self.batch):
             new, length = _EDGES[i % len(_EDGES)]
-            length = self.kv_len if length is None else min(length, self.kv_len)
+            length = self.input_capacity if length is None else length
             # The sequences after this one have some of what is left too.
             new = min(left, left // 2 + 1 if new is None else new)
             found.append((new, length))
@@ -131,7 +137,7 @@ class Problem(CacheAttention):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of the inputs' sequences."""
+        """The tokens that count of each of the inputs' sequences."""
         return tuple(length for _, length in self.sequences)
 
 

@@ -36,8 +36,9 @@ def _attend(p: Problem, o: Operands, dtype: jnp.dtype) -> dict[str, Array]:
     padded = jnp.pad(q, [(0, _TILE), (0, 0), (0, 0)])
 
     def of_sequence(index: Int[Array, ""], rows: Rows) -> Rows:
-        begin, end, length = o.cu_q_lens[index], o.cu_q_lens[index + 1], o.kv_lens[index]
+        begin, end = o.cu_q_lens[index], o.cu_q_lens[index + 1]
         k, v = sequence_of(p, o, index, dtype)
+        length = jnp.clip(o.kv_lens[index], 0, k.shape[0])
         token = jnp.arange(k.shape[0])
 
         def of_tile(tile: Int[Array, ""], rows: Rows) -> Rows:

@@ -12,15 +12,16 @@ LENGTH, SELECTED, QUERIES = 389, 149, 6
 def features(problem: Problem) -> tuple[Problem, ...]:
     """Variants of a problem on which a config of it must also be right.
 
-    Heads, widths, dtype and sinks are the problem's own. Rows name nothing, a key twice, one key alone, or something
-    between indices that name nothing; there are fewer keys than indices, one query, one key.
+    Widths, dtype, sinks and workload are the problem's own. Rows name nothing, a key twice, one key alone, or something
+    between or behind indices that name nothing, and keys after the query's own, which no workload promises not to name;
+    there are fewer keys than indices, twice the heads, one query, one key.
     """
     small = {"scale": 1.3 * problem.scale, "at_edges": True}
     few = min(SELECTED, problem.num_selected)
     return (
         dataclasses.replace(problem, batch=2, q_len=QUERIES, kv_len=LENGTH, num_selected=few, **small),
-        dataclasses.replace(problem, batch=1, q_len=QUERIES, kv_len=17, num_selected=few, workload=ANY, **small),
-        dataclasses.replace(problem, batch=3, q_len=1, kv_len=LENGTH, num_selected=problem.num_selected),
+        dataclasses.replace(problem, batch=1, q_len=QUERIES, kv_len=17, num_selected=few, **small),
+        dataclasses.replace(problem, batch=3, q_len=1, kv_len=LENGTH, num_q_heads=2 * problem.num_q_heads),
         dataclasses.replace(problem, batch=1, q_len=1, kv_len=1, num_selected=1),
     )
 

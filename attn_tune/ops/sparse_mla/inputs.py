@@ -4,14 +4,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn_tune.ops.fields.long_keys import key_factors
 from attn_tune.ops.sparse_mla.operands import Operands
 from attn_tune.ops.sparse_mla.problem import Problem
 
-# One key in so many, a prime, and how much longer it is than the others.
-_LONG_KEY_EVERY, _LONG_KEY = 61, 6.0
 # Kinds of rows at the edges: as usual, nothing is named, every other index names nothing, a key fills half of the row,
-# all indices name one key.
-_KINDS = 5
+# all indices name one key, most of the first ones name nothing.
+_KINDS = 6
 _GARBAGE = (-1, 2**31 - 1, -(2**31))
 
 
@@ -26,9 +25,8 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
     keys = jax.random.split(jax.random.key(seed), 5)
     indices = drawn_indices(p, keys[0])
     token = jnp.arange(p.kv_len)
-    longer = (token % _LONG_KEY_EVERY == _LONG_KEY_EVERY // 2) & (seed % 2 == 1)
     drawn = jax.random.normal(keys[2], (p.batch, p.kv_len, p.head_dim), jnp.dtype(p.dtype))
-    drawn *= jnp.where(longer, _LONG_KEY, 1.0)[:, None].astype(drawn.dtype)
+    drawn *= key_factors(token, seed, little=p.dtype == "float32")[:, None].astype(drawn.dtype)
     row = jnp.arange(p.batch)[:, None, None]
     # Beyond the end, where an update is dropped; -1 would be the last key.
     place = jnp.where((indices >= 0) & (indices < p.kv_len), indices, p.kv_len)
@@ -36,6 +34,8 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
     sinks: Float[Array, " N"] | None = None
     if p.has_sinks:
         sinks = jnp.log(jnp.float32(p.num_selected)) + jax.random.normal(keys[3], (p.num_q_heads,))
+        # Minus infinity is none.
+        sinks = sinks.at[0].set(-jnp.inf) if p.at_edges else sinks
     return Operands(
         q=jax.random.normal(keys[1], (p.batch, p.q_len, p.num_q_heads, p.head_dim), jnp.dtype(p.dtype)),
         kv=jnp.where(named[..., None], drawn, jnp.nan),
@@ -69,7 +69,7 @@ def drawn_indices(problem: Problem, key: Array) -> Int[Array, "B T top"]:
 def _with_edges(p: Problem, indices: Int[Array, "B T top"], garbage: Int[Array, " top"]) -> Int[Array, "B T top"]:
     row = jnp.arange(p.batch * p.q_len).reshape(p.batch, p.q_len, 1)
     kind, column = row % _KINDS, jnp.arange(p.num_selected)
-    nothing = (kind == 1) | ((kind == 2) & (column % 2 == 0))
+    nothing = (kind == 1) | ((kind == 2) & (column % 2 == 0)) | ((kind == 5) & (column < p.num_selected * 3 // 4))
     chosen = jnp.where((kind == 3) & (column % 2 == 0), indices[..., :1], indices)
     chosen = jnp.where(kind == 4, row % p.kv_len, chosen)
     return jnp.where(nothing, jnp.where(garbage == 2**31 - 1, p.kv_len + row, garbage), chosen)

@@ -104,8 +104,8 @@ class Problem:
         )
 
     def selectable(self, query: int) -> int:
-        """The keys that query ``query`` of a sequence of the workload selects from."""
-        if self.workload == ANY:
+        """The keys that query ``query`` of a sequence of the workload selects from; at the edges all."""
+        if self.workload == ANY or self.at_edges:
             return self.kv_len
         return min(max(self.kv_len - self.q_len + query + 1, 0), self.kv_len)
 

@@ -30,15 +30,18 @@ def decode(problem, operands):
     for row in range(batch):
         keys, values = _dequantised(p, o, k, v, table, row)
         group = heads // keys.shape[1]
+        # Impossible lengths count as none, or as all that the cache holds.
+        length = min(max(int(lengths[row]), 0), len(keys))
         for query in range(q_len):
-            last = int(lengths[row]) - q_len + query
+            last = length - q_len + query
             first = 0 if p.window is None else max(0, last - p.window)
             for head in range(heads):
                 seen = slice(first, max(first, last + 1))
                 logits = keys[seen, head // group] @ q[row, query, head] * p.scale
                 if p.soft_cap is not None:
                     logits = p.soft_cap * np.tanh(logits / p.soft_cap)
-                powers = np.append(logits, sinks[head]) if sinks is not None else logits
+                has_sink = sinks is not None and sinks[head] > -np.inf
+                powers = np.append(logits, sinks[head]) if has_sink else logits
                 if powers.size:
                     top = powers.max()
                     total = np.exp(powers - top).sum()

@@ -186,7 +186,7 @@ def test_the_rows_of_a_cache_are_those_of_its_layout(layout, page, heads):
     p = problem(B=2, T=30, S=32, N=2 * heads, K=heads, H=16, page=page, layout=layout)
     o = operands(p)
     plan = plan_of(p, config(p, heads_per_section=1), o)
-    pages, slots = p.cache_sizes
+    pages, slots = p.input_sizes
     k = np.arange(np.prod(o.k.shape)).reshape(o.k.shape)
     rows = k.reshape(plan.cache_rows, plan.cache_heads, 16)
     at = {

@@ -17,7 +17,7 @@ def attend(problem, operands):
         named = [i for i in indices[b, t].tolist() if 0 <= i < kv.shape[1]]
         keys = kv[b, named]
         logits = keys @ q[b, t, n] * problem.scale
-        every = logits if sinks is None else np.append(logits, sinks[n])
+        every = logits if sinks is None or np.isneginf(sinks[n]) else np.append(logits, sinks[n])
         if not every.size:
             continue
         highest = every.max()

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from attn_tune.ops.flash_attention.inputs import LONG_KEY, LONG_KEY_EVERY, LONG_KEY_FLOAT32, make_inputs
+from attn_tune.ops.fields.long_keys import EVERY, LITTLE_LONGER, LONGER
+from attn_tune.ops.flash_attention.inputs import make_inputs
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.masks.mask_info import MaskInfo
 
@@ -44,11 +45,11 @@ def test_gradients_and_soft_caps_have_keys_that_are_all_alike(flags, direction):
     assert np.linalg.norm(keys, axis=-1).max() < 2 * np.sqrt(64)
 
 
-@pytest.mark.parametrize(("dtype", "times"), [("float32", LONG_KEY_FLOAT32), ("float16", LONG_KEY)])
+@pytest.mark.parametrize(("dtype", "times"), [("float32", LITTLE_LONGER), ("float16", LONGER)])
 def test_the_long_keys_are_the_others_made_longer(dtype, times):
     keys = np.asarray(make_inputs(_problem(dtype=dtype), "fwd", 3).k)
     plain = np.asarray(make_inputs(_problem(dtype=dtype), "bwd", 3).operands.k)
-    is_long = np.arange(1024) % LONG_KEY_EVERY == LONG_KEY_EVERY // 2
+    is_long = np.arange(1024) % EVERY == EVERY // 2
     np.testing.assert_array_equal(keys[:, ~is_long], plain[:, ~is_long])
     np.testing.assert_array_equal(keys[:, is_long], plain[:, is_long] * keys.dtype.type(times))
 

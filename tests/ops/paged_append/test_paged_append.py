@@ -10,7 +10,7 @@ import pytest
 from attn_tune.ops.paged_append.features import features, samples
 from attn_tune.ops.paged_append.inputs import make_inputs
 from attn_tune.ops.paged_append.op import OP
-from attn_tune.ops.paged_append.problem import Problem, bytes_moved, flops
+from attn_tune.ops.paged_append.problem import MOST_BEFORE, Problem, bytes_moved, flops
 from attn_tune.ops.paged_append.reference import baseline, reference
 from attn_tune.ops.tolerance import compare
 from attn_tune.schema.errors import UsageError
@@ -123,8 +123,12 @@ def test_operations_and_bytes_are_those_of_the_new_tokens():
 def test_feature_problems_keep_what_a_config_is_chosen_by():
     for problem in samples().values():
         small = features(problem)
-        assert {one.tokens for one in small} >= {1, 2}
-        assert any(one.at_edges for one in small)
+        assert any(one.tokens == 1 for one in small)
+        assert any(one.tokens == one.batch > 1 for one in small)
+        assert all(one.num_kv_heads >= 2 for one in small)
+        edges = [one for one in small if one.at_edges]
+        assert edges
+        assert all(one.input_capacity >= MOST_BEFORE + max(one.new_lengths) + one.page_size for one in edges)
         for one in small:
             kept = ("head_dim", "v_head_dim", "layout", "dtype", "kv_dtype", "kv_scale", "page_size", "ragged")
             assert [getattr(one, name) for name in kept] == [getattr(problem, name) for name in kept]

@@ -70,7 +70,9 @@ def test_steps_lead_to_the_element(layout):
 def test_what_no_query_sees_is_poisoned_and_all_else_finite(name):
     problem = samples()[name]
     operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(3)
-    lengths = np.asarray(operands.kv_lens)
+    given = np.asarray(operands.kv_lens)
+    assert sorted(given) == sorted(problem.given_lengths)
+    lengths = np.clip(given, 0, problem.input_capacity)
     assert sorted(lengths) == sorted(problem.lengths)
     table = None if operands.page_table is None else np.asarray(operands.page_table)
     for row, length in enumerate(lengths):
@@ -84,7 +86,7 @@ def test_what_no_query_sees_is_poisoned_and_all_else_finite(name):
         else:
             used = [i for i in range(table.shape[1]) if seen[i * problem.page_size : (i + 1) * problem.page_size].any()]
             assert (table[row][used] >= 0).all()
-            assert {-1, 2**31 - 1} & set(np.delete(table[row], used).tolist())
+            assert len(used) == table.shape[1] or {-1, 2**31 - 1} & set(np.delete(table[row], used).tolist())
             owned = np.isin(np.arange(table.shape[1]), used).repeat(problem.page_size)
             assert np.isnan(keys[owned & ~seen]).all()
 
@@ -121,9 +123,15 @@ def test_a_latent_is_read_once_and_has_two_products():
 def test_feature_problems_hold_empty_short_and_ragged_sequences():
     for problem in samples().values():
         small = features(problem)
-        lengths = [set(one.lengths) for one in small]
-        assert {0, 1} <= set().union(*lengths)
-        assert max(map(max, lengths)) > 256
+        lengths = [set(one.given_lengths) for one in small]
+        assert {0, 1, -3, 2**31 - 1} <= set().union(*lengths)
+        assert max(max(one.lengths) for one in small) > 256
+        # Longer than expected, in a cache of more pages than that would need.
+        assert any(max(one.lengths) > one.kv_len for one in small)
+        assert all(one.input_capacity >= one.kv_len + one.page_size for one in small if one.at_edges)
+        # A window that no signature says bites there all the same, and a row of one key head is proven with two.
+        assert any(one.window is not None and one.window <= max(one.lengths) - 2 for one in small)
+        assert problem.layout == "latent" or any(one.num_kv_heads == 2 for one in small)
         for one in small:
             kept = ("q_len", "group_size", "head_dim", "layout", "dtype", "kv_dtype", "kv_scale", "page_size")
             assert [getattr(one, name) for name in kept] == [getattr(problem, name) for name in kept]

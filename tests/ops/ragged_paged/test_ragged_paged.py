@@ -62,8 +62,9 @@ def test_sequences_have_the_new_tokens_that_they_can(workload, batch, count):
 def test_what_no_query_sees_is_poisoned_and_all_else_finite(name):
     problem = samples()[name]
     o = jax.jit(functools.partial(make_inputs, problem, "fwd"))(3)
-    lengths, ends, table = (np.asarray(x) for x in (o.kv_lens, o.cu_q_lens, o.page_table))
-    assert sorted(zip(np.diff(ends).tolist(), lengths.tolist(), strict=True)) == sorted(problem.sequences)
+    given, ends, table = (np.asarray(x) for x in (o.kv_lens, o.cu_q_lens, o.page_table))
+    assert sorted(zip(np.diff(ends).tolist(), given.tolist(), strict=True)) == sorted(problem.given_sequences)
+    lengths = np.clip(given, 0, problem.input_capacity)
     for row, length in enumerate(lengths):
         keys = tokens(np.asarray(o.k, np.float32), problem.layout, table, row)
         new = ends[row + 1] - ends[row]
@@ -111,10 +112,15 @@ def test_operations_and_bytes_are_those_of_the_sequences():
 def test_feature_problems_hold_padding_and_every_kind_of_sequence():
     for problem in samples().values():
         small = features(problem)
-        pairs = [pair for one in small for pair in one.sequences]
-        assert {(0, 5), (0, 0), (4, 2), (1, 1)} <= set(pairs)
+        pairs = [pair for one in small for pair in one.given_sequences]
+        assert {(0, 5), (0, 0), (4, 2), (1, 1), (1, 2**31 - 1), (2, -3)} <= set(pairs)
         assert any(new > 64 for new, _ in pairs)
-        assert max(length for _, length in pairs) > 256
+        assert max(max(one.lengths) for one in small) > 256
+        assert any(max(one.lengths) > one.kv_len for one in small)
+        # As many queries as sequences, which are not one each.
+        assert any(one.tokens == one.batch > 1 and {new for new, _ in one.sequences} != {1} for one in small)
+        assert any(one.window is not None for one in small) or not problem.causal
+        assert problem.layout == "latent" or any(one.num_kv_heads == 2 for one in small)
         assert any(sum(new for new, _ in one.sequences) < one.tokens for one in small)
         for one in small:
             kept = ("group_size", "head_dim", "layout", "dtype", "kv_dtype", "kv_scale", "page_size")

@@ -33,7 +33,7 @@ def infeasible(problem: Problem, device: Device, config: Config) -> str | None:
         name, count = shared[config.megacore_mode]
         if count % 2:
             return f"megacore_mode={config.megacore_mode!r} halves {name}={count}, which is odd"
-    width = table_width(p.table_width, p.page_size, p.window)
+    width = table_width(p.input_width, p.page_size, p.window)
     if pages > 1 and pages >= 2 * width:
         return f"pages_per_compute_block={pages} is twice what a sequence has: {width} whole pages"
     if reason := refuses_tables(device, _tables(p, pages)):
@@ -48,7 +48,7 @@ def tables(batch: int, width: int) -> dict[str, int]:
 
 def _tables(p: Problem, pages: int) -> dict[str, int]:
     """The same for blocks of so many pages."""
-    return tables(p.batch, round_up(table_width(p.table_width, p.page_size, p.window), pages))
+    return tables(p.batch, round_up(table_width(p.input_width, p.page_size, p.window), pages))
 
 
 def vmem_bytes(problem: Problem, config: Config) -> int:

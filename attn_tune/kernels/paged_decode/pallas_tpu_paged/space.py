@@ -21,7 +21,7 @@ _KEYS = 2048
 def heuristic(problem: Problem, device: Device) -> Config:
     """The untuned config: about two thousand keys a block, or as many as there are, on one core."""
     p = problem
-    width = table_width(p.table_width, p.page_size, p.window)
+    width = table_width(p.input_width, p.page_size, p.window)
     pages = min(max(1, _KEYS // p.page_size), width)
     sizes = (1 << n for n in range(pages.bit_length() - 1, -1, -1))
     # Two cores are left to a sweep: the library says that its kernel may hang where they are not one device.
@@ -31,7 +31,7 @@ def heuristic(problem: Problem, device: Device) -> Config:
 
 def adapt(tuned: Problem, problem: Problem, device: Device, config: Config) -> Config:
     """The config with no more pages a block than a sequence has, and the limit that it needs."""
-    width = table_width(problem.table_width, problem.page_size, problem.window)
+    width = table_width(problem.input_width, problem.page_size, problem.window)
     pages = min(config.pages_per_compute_block, 1 << (width.bit_length() - 1))
     return _limited(problem, device, dataclasses.replace(config, pages_per_compute_block=pages))
 

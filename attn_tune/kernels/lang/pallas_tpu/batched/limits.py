@@ -36,7 +36,7 @@ def unsupported(problem: Any, direction: str, device: Device) -> str | None:
             f"{2 * p.num_kv_heads} heads of keys and values of {p.cache_dtype} fill no whole words; use platform='xla'"
         )
     least = Config(bq_sz=1, bq_c_sz=1, bkv_sz=max(LEAST_KEYS, p.page_size), batch_size=1, n_buffer=2)
-    tables = scalars.tables(p.batch, p.table_width) | scalars.schedule(least, p.page_size)
+    tables = scalars.tables(p.batch, p.input_width) | scalars.schedule(least, p.page_size)
     return refuses_tables(device, tables) or wrong_version()
 
 
@@ -50,10 +50,10 @@ def infeasible(problem: Any, device: Device, config: Config, queries: int) -> st
     if c.bkv_sz % p.page_size:
         return f"bkv_sz={c.bkv_sz} must be a multiple of page={p.page_size}"
     if c.bkv_sz > (most := most_keys(p)):
-        return f"bkv_sz={c.bkv_sz} is above {most}, for the {p.table_width * p.page_size} tokens of a sequence's pages"
+        return f"bkv_sz={c.bkv_sz} is above {most}, for the {p.input_width * p.page_size} tokens of a sequence's pages"
     if c.bq_sz > (most := most_queries(queries)):
         return f"bq_sz={c.bq_sz} is above {most}, for {queries} queries"
-    tables = scalars.tables(p.batch, p.table_width) | scalars.schedule(c, p.page_size)
+    tables = scalars.tables(p.batch, p.input_width) | scalars.schedule(c, p.page_size)
     if reason := refuses_tables(device, tables):
         return reason
     return limit_reason(device, vmem(p, c).buffers, c.vmem_limit_kib)
@@ -61,7 +61,7 @@ def infeasible(problem: Any, device: Device, config: Config, queries: int) -> st
 
 def most_keys(problem: Any) -> int:
     """The least power of two that holds all tokens of a sequence's pages, at least a whole block's."""
-    return max(LEAST_KEYS, 1 << (problem.table_width * problem.page_size - 1).bit_length())
+    return max(LEAST_KEYS, 1 << (problem.input_width * problem.page_size - 1).bit_length())
 
 
 def most_queries(queries: int) -> int:

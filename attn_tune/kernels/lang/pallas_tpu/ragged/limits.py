@@ -23,7 +23,7 @@ def unsupported(problem: Any, direction: str, device: Device) -> str | None:
         return f"it has one scale of all keys and one of all values, not one of each {p.kv_scale}"
     if key_heads(p) is None:
         return f"it cannot tile {2 * p.num_kv_heads} heads of keys and values of {p.cache_dtype}"
-    return refuses_tables(device, tables(p.batch, p.table_width))
+    return refuses_tables(device, tables(p.batch, p.input_width))
 
 
 def infeasible(problem: Any, device: Device, config: Config, tokens: int) -> str | None:
@@ -33,8 +33,8 @@ def infeasible(problem: Any, device: Device, config: Config, tokens: int) -> str
       tokens: the queries of all sequences.
     """
     p = problem
-    if config.num_kv_pages_per_block > p.table_width:
-        return f"num_kv_pages_per_block={config.num_kv_pages_per_block} is above the {p.table_width} of a sequence"
+    if config.num_kv_pages_per_block > p.input_width:
+        return f"num_kv_pages_per_block={config.num_kv_pages_per_block} is above the {p.input_width} of a sequence"
     if config.num_queries_per_block > (most := most_queries(tokens)):
         return f"num_queries_per_block={config.num_queries_per_block} is above {most}, for {tokens} queries"
     return limit_reason(device, vmem_bytes(p, config), config.vmem_limit_kib)

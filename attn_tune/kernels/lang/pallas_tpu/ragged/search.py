@@ -51,7 +51,7 @@ def heuristic(problem: Any, device: Device, tokens: int) -> Config:
     """The untuned config: up to a thousand keys or sixteen pages that fit, and queries by how many a sequence has."""
     p = problem
     queries = min(_QUERIES if tokens >= _MANY * p.batch else _FEW, limits.most_queries(tokens))
-    pages = min(max(1, _KEYS // p.page_size), _PAGES, p.table_width)
+    pages = min(max(1, _KEYS // p.page_size), _PAGES, p.input_width)
     sizes = [1 << n for n in range(pages.bit_length() - 1, -1, -1)]
     fewer = [q for q in (queries, queries // 2, queries // 4, 8) if q >= 8]
     # Short of VMEM the walk is shortened before the rows are.
@@ -64,7 +64,7 @@ def adapt(problem: Any, device: Device, config: Config, tokens: int) -> Config:
     """The config with no more pages than a sequence has and no more rows than there are, and the limit it needs."""
     fitted = dataclasses.replace(
         config,
-        num_kv_pages_per_block=min(config.num_kv_pages_per_block, 1 << (problem.table_width.bit_length() - 1)),
+        num_kv_pages_per_block=min(config.num_kv_pages_per_block, 1 << (problem.input_width.bit_length() - 1)),
         num_queries_per_block=min(config.num_queries_per_block, limits.most_queries(tokens)),
     )
     return _limited(problem, device, fitted)
