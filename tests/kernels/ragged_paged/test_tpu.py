@@ -55,7 +55,7 @@ def test_blocks_that_do_not_fit_are_refused_with_the_numbers():
     large = Config(num_kv_pages_per_block=8, num_queries_per_block=256)
     wide = dataclasses.replace(TINY, num_q_heads=64, num_kv_heads=8, page_size=64, kv_len=4096, tokens=4096)
     assert "MiB of VMEM; its limit on tpu-v6e is 32 MiB" in search.infeasible(wide, V6E, large)
-    assert "above the 11 of a sequence" in search.infeasible(
+    assert "above the 12 of a sequence" in search.infeasible(
         TINY, V6E, dataclasses.replace(CONFIG, num_kv_pages_per_block=16)
     )
     assert "above 64, for 60 queries" in search.infeasible(
