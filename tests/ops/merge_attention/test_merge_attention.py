@@ -61,6 +61,7 @@ def test_inputs_at_the_edges_have_every_kind_of_row(parts):
     assert (spread[~empty.any(0)] == 0).any()
     assert (spread[~empty.all(0)] > 9000).any()
     assert ((spread > 20) & (spread < 80)).any()
+    assert ((logs.max(0) < -100) & ~empty.all(0)).any()
 
 
 @pytest.mark.parametrize("name", ["at_edges", "four_parts", "narrowed", "odd_width"])
@@ -84,6 +85,7 @@ def test_feature_problems_keep_parts_width_and_dtypes():
         small = features(problem)
         assert any(one.at_edges for one in small)
         assert any(one.num_rows == 1 for one in small)
+        assert any(one.num_q_heads > 1 for one in small)
         for one in small:
             kept = ("num_parts", "v_head_dim", "dtype", "out_dtype")
             assert [getattr(one, name) for name in kept] == [getattr(problem, name) for name in kept]

@@ -12,7 +12,7 @@ from attn_tune.ops.native_sparse_attention.blocks import blocks_of
 from attn_tune.ops.native_sparse_attention.features import features, samples
 from attn_tune.ops.native_sparse_attention.inputs import make_inputs
 from attn_tune.ops.native_sparse_attention.op import OP
-from attn_tune.ops.native_sparse_attention.problem import Problem, flops, selected_pairs
+from attn_tune.ops.native_sparse_attention.problem import RANDOM, Problem, flops, selected_pairs
 from attn_tune.schema.errors import UsageError
 from tests.kernels.native_sparse_attention.oracle import named_tokens
 
@@ -111,4 +111,8 @@ def test_feature_problems_of_selected_blocks_keep_what_decides_the_code():
         for one in small:
             assert [getattr(one, name) for name in kept] == [getattr(problem, name) for name in kept]
         assert any(one.at_edges for one in small)
+        # Two key heads, and two sequences unless they are packed, whose indices are all drawn.
+        drawn = [one for one in small if one.workload == RANDOM]
+        assert drawn
+        assert all(one.num_kv_heads == 2 and (one.batch == 2 or one.is_packed) for one in drawn)
         assert any(one.has_lse_gradient for one in small)

@@ -81,6 +81,11 @@ def test_inputs_at_the_edges_have_tokens_that_go_nowhere():
         assert 0 < stored < sum(problem.new_lengths)
     assert sum(samples()["ragged"].new_lengths) < samples()["ragged"].tokens
     assert 0 in samples()["ragged"].new_lengths
+    first = made(samples()["float8_token"]).new_k.reshape(-1, 2, 32)[0]
+    assert not np.asarray(first, np.float32).any(), "a token without a largest value"
+    # A page of padding would be written by a kernel that takes places before the first one for it.
+    edges = made(samples()["paged_at_edges"])
+    assert (np.asarray(edges.page_table)[:, 0] >= 0).any()
     assert len(list(places(samples()["paged"], made(samples()["paged"])))) == samples()["paged"].tokens
 
 

@@ -91,6 +91,19 @@ def test_what_no_query_sees_is_poisoned_and_all_else_finite(name):
             assert np.isnan(keys[owned & ~seen]).all()
 
 
+def test_sequences_at_the_edges_share_a_page_and_a_lone_key_outweighs_any_start_of_the_maximum():
+    problem = dataclasses.replace(samples()["paged_at_edges"], has_sinks=True)
+    o = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
+    lengths, table = np.clip(np.asarray(o.kv_lens), 0, problem.input_capacity), np.asarray(o.page_table)
+    first = table[lengths >= problem.page_size, 0]
+    assert len(set(first.tolist())) == len(first) - 1
+    (alone,) = np.flatnonzero(lengths == 1)
+    key = np.asarray(o.k, np.float32)[table[alone, 0], 0]
+    logits = problem.scale * np.einsum("knh,kh->kn", np.asarray(o.q, np.float32)[alone, 0].reshape(2, -1, 32), key)
+    assert logits.min() < -88
+    assert np.isneginf(np.asarray(o.sinks)[0])
+
+
 @pytest.mark.parametrize("name", ["paged_at_edges", "everything", "interleaved", "latent_everything"])
 def test_the_reference_is_that_of_numpy(name):
     problem = samples()[name]

@@ -56,7 +56,14 @@ def test_inputs_of_sparse_mla_at_the_edges_have_every_kind_of_row():
     operands = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
     indices = np.asarray(operands.indices)
     valid = (indices >= 0) & (indices < 30)
-    counts = valid.reshape(10, 12).sum(1)
+    # Most of the first indices name nothing, and those behind them name keys.
+    rows = valid.reshape(10, 12)
+    assert (~rows[:, :9].any(1) & rows[:, 9:].all(1)).any()
+    # Keys behind the query's own are named too.
+    assert (
+        np.where(valid, indices, 0).max(-1) >= np.asarray([SMALL.kv_len - SMALL.q_len + 1 + i for i in range(5)])
+    ).any()
+    counts = rows.sum(1)
     assert {0, 12} <= set(counts)
     assert (np.diff(valid.reshape(10, 12).astype(int), axis=1) != 0).any()
     assert ((indices >= 30) & (indices < 50)).any()
