@@ -12,7 +12,7 @@ _loaded: dict[Path, dict[str, ModuleType]] = {}
 
 
 def not_a_tree(folder: Path) -> str | None:
-    """Why no earlier version can be imported from ``folder``, or None."""
+    """The reason that no earlier version can be imported from ``folder``, or None."""
     if (folder / _PACKAGE / "__init__.py").is_file():
         return None
     return f"{folder} has no package {_PACKAGE}; git archive COMMIT {_PACKAGE} | tar x -C {folder} puts one there"

@@ -10,6 +10,6 @@ EVERY, LONGER, LITTLE_LONGER = 61, 40.0, 6.0
 
 
 def key_factors(token: Int[Array, "*tokens"], seed: int | Array, *, little: bool) -> Float[Array, "*tokens"]:
-    """How much longer the key of each token is than others; one for even seeds. ``little``: of float32, or of codes."""
+    """Factors of the length of each token's key, one for even seeds. ``little``: keys are of float32, or codes."""
     is_long = (token % EVERY == EVERY // 2) & (seed % 2 == 1)
     return jnp.where(is_long, LITTLE_LONGER if little else LONGER, 1.0)

@@ -44,7 +44,7 @@ def test_inputs_of_the_indexer_at_the_edges_have_every_kind_of_range():
     assert (length < 0).any()
     assert (length == 1).any()
     assert (np.asarray(operands.starts) < 0).any()
-    # Some ranges go beyond the query's own place, whatever the workload is called.
+    # Some ranges go beyond the query's own place under every workload.
     square = dataclasses.replace(SMALL, kv_len=SMALL.q_len + 9, q_len=SMALL.q_len + 9, at_edges=True)
     seen = [square.visible(query) for query in range(square.q_len)]
     assert (np.asarray(make_inputs(square, "fwd", 1).ends) > np.asarray(seen)).any()
