@@ -183,7 +183,7 @@ def test_feature_problems_keep_what_decides_a_config(name):
     assert any(one.at_edges and one.length > 256 for one in small)
     assert any(one.length == 1 for one in small)
     for one in small:
-        for kept in ("head_dim", "v_head_dim", "dtype", "gate", "has_beta", "ragged", "scale"):
+        for kept in ("head_dim", "v_head_dim", "dtype", "gate", "has_beta", "ragged"):
             assert getattr(one, kept) == getattr(problem, kept)
         assert one.has_final_state == problem.has_final_state
         assert one.num_value_heads >= 3
