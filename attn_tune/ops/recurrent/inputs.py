@@ -23,6 +23,14 @@ _GATES = (0.0, -1e-3, -0.3, -20.0, -0.1, 0.0, -88.0, -0.2, LOWEST_GATE, -0.5, -1
 KINDS = 3
 # Gates of heads at the edges, where each has one.
 CONSTANT_GATES = (0.0, -1e-3, -1.0, LOWEST_GATE)
+# Lengths of queries and keys at the edges in turn: a kernel must not make them one. Under the delta rule a state grows
+# with keys that are longer.
+_QUERY_LENGTHS, _KEY_LENGTHS = (1.0, 2.0, 0.25, 1.5), (1.0, 0.5, 1.0, 0.7, 1.0)
+# At the edges a sequence begins so many turns later than the one before it; one of a single token has but its first.
+_TURNS = 3
+# Tokens that have one key at the edges, inside one chunk of 64 of a dense and of a ragged feature problem: powers of
+# their products, of which some make an inverse, are very large.
+_ALIKE = range(130, 170)
 
 
 def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operands | BackwardInputs:
@@ -30,9 +38,10 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
 
     Values and cotangents of outputs are standard normal. Queries and keys have length one, which keeps the recurrence
     from growing. Gates are those of heads that forget slowly or fast. Strengths are between 0 and 1, at the edges
-    between 0 and 2, and there keys come several times in a row. Sequences of a ragged call have the workload's lengths
-    in random order; what belongs to none is NaN. Slots of a pool are in random order, and some are of no sequence. The
-    cotangent of the final states is about as large as what the outputs add to it.
+    between 0 and 2. There queries and keys have several lengths, and a key comes several times in a row, once many
+    times with strengths up to one. Sequences of a ragged call have the workload's lengths in random order; what belongs
+    to none is NaN. Slots of a pool are in random order, and some are of no sequence. The cotangent of the final states
+    is about as large as what the outputs add to it.
     """
     p = problem
     # The draws depend on the number of keys, and those of problems without a pool stay what recorded errors are of.
@@ -52,12 +61,18 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
         return drawn / jnp.linalg.norm(drawn, axis=-1, keepdims=True)
 
     q, k = unit(next(keys)), unit(next(keys))
-    if p.at_edges:
-        # Runs of one, two and three equal keys.
-        k = k[:, token - jnp.asarray((0, 0, 1, 0, 1, 2))[token % 6]]
     normal = partial(jax.random.normal, dtype=jnp.float32)
     values = (*numbers, p.v_head_dim)
     v, strength = (normal(next(keys), shape) for shape in (values, numbers))
+    if p.at_edges:
+        is_alike = (token >= _ALIKE.start) & (token < _ALIKE.stop)
+        # Runs of one, two and three equal keys, and a long one.
+        k = k[:, jnp.where(is_alike, _ALIKE.start, token - jnp.asarray((0, 0, 1, 0, 1, 2))[token % 6])]
+        turn = _turns(p)[..., None, None]
+        q, k = (
+            jnp.asarray(lengths)[turn % len(lengths)] * x for x, lengths in ((q, _QUERY_LENGTHS), (k, _KEY_LENGTHS))
+        )
+        strength = jnp.where(is_alike[:, None], -jnp.abs(strength), strength)
     operands = Operands(
         q=poisoned(q, p.dtype),
         k=poisoned(k, p.dtype),
@@ -87,9 +102,15 @@ def _slots(p: RecurrentProblem, key: Array) -> Int[Array, " B"]:
     return found.at[0].set(-1) if p.at_edges else found
 
 
+def _turns(p: RecurrentProblem) -> Int[Array, "R T"]:
+    """The number of the turn of each token at the edges; of the first tokens of rows it is another."""
+    row, token = jnp.arange(p.rows[0]), jnp.arange(p.length)
+    return token + _TURNS * row[:, None]
+
+
 def _gates(p: RecurrentProblem, key: Array, poisoned: Callable[[Array, str], Array]) -> Float[Array, "..."]:
     drawn, rates = jax.random.split(key)
-    head, token = jnp.arange(p.num_value_heads), jnp.arange(p.length)
+    head = jnp.arange(p.num_value_heads)
     channels = (p.head_dim,) if p.gate == "channel" else ()
     rate = 2.0 ** jax.random.uniform(rates, (p.num_value_heads, *channels), minval=_SLOWEST, maxval=0.0)
     if p.gate == "constant":
@@ -97,7 +118,7 @@ def _gates(p: RecurrentProblem, key: Array, poisoned: Callable[[Array, str], Arr
     usual = -rate * jax.nn.softplus(jax.random.normal(drawn, (*p.rows, *rate.shape)))
     if not p.at_edges:
         return poisoned(usual, "float32")
-    kind, of_kind, turn = head % KINDS, jnp.asarray(_GATES), token[:, None]
+    kind, of_kind, turn = head % KINDS, jnp.asarray(_GATES), _turns(p)[..., None]
     none = jnp.zeros(())
     if channels:
         kind, channel = kind[:, None], jnp.arange(p.head_dim)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import numpy as np
 import pytest
 
 from attn_tune.ops.gated_delta_rule.samples import samples
@@ -32,3 +33,32 @@ def test_several_key_heads_are_tried_for_a_problem_with_one():
 def test_a_token_for_each_of_several_sequences_is_tried():
     assert any(one.length == 1 and one.batch > 2 and one.at_edges for one in features(PLAIN))
     assert any(set(one.lengths) == {1} and one.batch > 2 for one in features(RAGGED))
+
+
+def test_queries_and_keys_at_the_edges_are_not_normalised():
+    for problem in features(PLAIN):
+        operands = inputs_of(problem)
+        queries, keys = (np.linalg.norm(np.float32(x), axis=-1)[..., 0] for x in (operands.q, operands.k))
+        for lengths in (queries, keys):
+            assert (np.ptp(lengths) > 0.3) == problem.at_edges
+        # The delta rule lets a state grow with longer keys.
+        assert keys.max() < 1.01
+
+
+def test_sequences_of_one_token_have_different_gates_at_the_edges():
+    (problem,) = (one for one in features(PLAIN) if one.length == 1 and one.at_edges)
+    assert len(set(inputs_of(problem).g[:, 0, 0].tolist())) == problem.batch
+
+
+@pytest.mark.parametrize("problem", [PLAIN, RAGGED], ids=["dense", "ragged"])
+def test_many_tokens_of_one_chunk_have_one_key_and_strengths_up_to_one(problem):
+    problem = features(problem)[0]
+    operands = inputs_of(problem)
+    keys = np.float32(operands.k)[0, :, 0]
+    keys = keys / np.linalg.norm(keys, axis=-1, keepdims=True)
+    # Of a ragged call a chunk is one of the last sequence.
+    begin = int(operands.cu_seqlens[-2]) if problem.ragged else 128
+    chunk = slice(begin, begin + 64)
+    alike = keys[chunk] @ keys[chunk][32] > 0.99
+    assert alike.sum() >= 40
+    assert operands.beta[0, chunk][alike].max() <= 1
