@@ -27,8 +27,9 @@ def features[P: RecurrentProblem](problem: P) -> tuple[P, ...]:
     Flags, dtype, head dims and groups are the problem's own; heads are a few. There are many tokens, a few and one, no
     multiple of any chunk. What no signature says is other than usual in some: the scale, and inputs at the edges. These
     have gates that are zero, tiny, strong and full resets, strengths up to two, and keys that repeat. Sequences of one
-    token have different gates. A ragged call has sequences that are empty, have one token or are cut by every chunk,
-    some tokens that belong to none, and in one problem a token for each sequence. One problem has twice the heads, as
+    token have different gates. A ragged call has sequences that are empty, the first and the last one among them, have
+    one token or are cut by every chunk, tokens before and behind them that belong to none, more than a chunk of these,
+    and in one problem a token for each sequence. One problem has twice the heads, as
     with a single key head all others could be taken for it.
     """
     p = problem

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn_tune.ops.recurrent.operands import BackwardInputs, Operands
-from attn_tune.ops.recurrent.problem import LOWEST_GATE, RecurrentProblem
+from attn_tune.ops.recurrent.problem import LOWEST_GATE, PADDING_BEFORE, RecurrentProblem
 
 # Heads forget at rates from one to this power of two, as those of models do.
 _SLOWEST = -8
@@ -39,9 +39,10 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
     Values and cotangents of outputs are standard normal. Queries and keys have length one, which keeps the recurrence
     from growing. Gates are those of heads that forget slowly or fast. Strengths are between 0 and 1, at the edges
     between 0 and 2. There queries and keys have several lengths, and a key comes several times in a row, once many
-    times with strengths up to one. Sequences of a ragged call have the workload's lengths in random order; what belongs
-    to none is NaN. Slots of a pool are in random order, and some are of no sequence. The cotangent of the final states
-    is about as large as what the outputs add to it.
+    times with strengths up to one. Sequences of a ragged call have the workload's lengths in random order; at the edges
+    tokens before the first one and behind the last one belong to none, and are NaN. Slots of a pool are in random
+    order, and some are of no sequence. The cotangent of the final states is about as large as what the outputs add to
+    it.
     """
     p = problem
     # The draws depend on the number of keys, and those of problems without a pool stay what recorded errors are of.
@@ -52,7 +53,7 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
 
     def poisoned(x: Array, dtype: str) -> Array:
         if starts is not None:
-            own = (token < starts[-1]).reshape(-1, *[1] * (x.ndim - 2))
+            own = ((token >= starts[0]) & (token < starts[-1])).reshape(-1, *[1] * (x.ndim - 2))
             x = jnp.where(own, x, jnp.nan)
         return x.astype(dtype)
 
@@ -93,7 +94,8 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
 def _starts(p: RecurrentProblem, key: Array) -> Int[Array, " ends"]:
     lengths = np.asarray(p.lengths, np.int32)
     ordered = jnp.asarray(lengths) if p.at_edges else jax.random.permutation(key, lengths)
-    return jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(ordered, dtype=jnp.int32)])
+    first = min(p.padding, PADDING_BEFORE)
+    return first + jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(ordered, dtype=jnp.int32)])
 
 
 def _slots(p: RecurrentProblem, key: Array) -> Int[Array, " B"]:

@@ -62,3 +62,13 @@ def test_many_tokens_of_one_chunk_have_one_key_and_strengths_up_to_one(problem):
     alike = keys[chunk] @ keys[chunk][32] > 0.99
     assert alike.sum() >= 40
     assert operands.beta[0, chunk][alike].max() <= 1
+
+
+def test_sequences_without_a_token_stand_first_and_last_and_others_begin_late():
+    edges = [one for one in features(RAGGED) if one.at_edges]
+    lengths = [one.lengths for one in edges]
+    assert any(one[0] == 0 for one in lengths)
+    assert any(one[-1] == 0 for one in lengths)
+    assert all(int(inputs_of(one).cu_seqlens[0]) > 0 for one in edges)
+    # More than any tile, so that the end of the last sequence's tile is not that of the tokens.
+    assert max(one.length - sum(one.lengths) for one in edges) > 128 + 2
