@@ -13,6 +13,8 @@ MAX_KEY_HEADS, MAX_GROUP = 2, 4
 LONG, SHORT = 333, 7
 # Every length of ``Problem.at_edges`` once, and a rest.
 SEQUENCES = 8
+# Sequences with a pool, of which three at the edges have no slot of it.
+POOL_SEQUENCES = 4
 # Times the problem's own scale.
 OTHER_SCALE = 0.6
 # Channels that matrix units want.
@@ -26,19 +28,19 @@ def features[P: RecurrentProblem](problem: P) -> tuple[P, ...]:
 
     Flags, dtype, head dims and groups are the problem's own; heads are a few. There are many tokens, a few and one, no
     multiple of any chunk. What no signature says is other than usual in some: the scale, and inputs at the edges. These
-    have gates that are zero, tiny, strong and full resets, strengths up to two, and keys that repeat. Sequences of one
-    token have different gates. A ragged call has sequences that are empty, the first and the last one among them, have
-    one token or are cut by every chunk, tokens before and behind them that belong to none, more than a chunk of these,
-    and in one problem a token for each sequence. One problem has twice the heads, as
-    with a single key head all others could be taken for it.
+    have gates that are zero, tiny, strong and full resets, strengths up to two, keys that repeat, and queries and keys
+    of several lengths. Sequences of one token have different gates. A ragged call has sequences that are empty, the
+    first and the last one among them, have one token or are cut by every chunk, tokens before and behind them that
+    belong to none, more than a chunk of these, and in one problem a token for each sequence. Of sequences with a pool
+    some have no slot. One problem has twice the heads, as with a single key head all others could be taken for it.
     """
     p = problem
     group = min(p.group_size, MAX_GROUP)
     # With fewer heads some kinds of gates would not be tried.
     kinds = len(CONSTANT_GATES) if p.gate == "constant" else KINDS
     heads = max(min(p.num_key_heads, MAX_KEY_HEADS), -(-kinds // group))
-    small = dataclasses.replace(p, num_key_heads=heads, num_value_heads=heads * group, workload="eq")
-    most = SEQUENCES if p.ragged else 2
+    small = dataclasses.replace(p, num_key_heads=heads, num_value_heads=heads * group, workload="eq", at_edges=False)
+    most = SEQUENCES if p.ragged else POOL_SEQUENCES if p.has_pool else 2
     edges = dataclasses.replace(small, at_edges=True)
     # A call may come with any scale; its row answers all the same.
     unusual = dataclasses.replace(small, scale=OTHER_SCALE * p.scale)

@@ -31,6 +31,8 @@ _TURNS = 3
 # Tokens that have one key at the edges, inside one chunk of 64 of a dense and of a ragged feature problem: powers of
 # their products, of which some make an inverse, are very large.
 _ALIKE = range(130, 170)
+# With so many sequences at the edges three have no slot of a pool; with fewer, one.
+_MANY = 4
 
 
 def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operands | BackwardInputs:
@@ -41,8 +43,8 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
     between 0 and 2. There queries and keys have several lengths, and a key comes several times in a row, once many
     times with strengths up to one. Sequences of a ragged call have the workload's lengths in random order; at the edges
     tokens before the first one and behind the last one belong to none, and are NaN. Slots of a pool are in random
-    order, and some are of no sequence. The cotangent of the final states is about as large as what the outputs add to
-    it.
+    order, and at the edges some are none of its own; those of no sequence hold NaN. The cotangent of the final states
+    is about as large as what the outputs add to it.
     """
     p = problem
     # The draws depend on the number of keys, and those of problems without a pool stay what recorded errors are of.
@@ -74,15 +76,20 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
             jnp.asarray(lengths)[turn % len(lengths)] * x for x, lengths in ((q, _QUERY_LENGTHS), (k, _KEY_LENGTHS))
         )
         strength = jnp.where(is_alike[:, None], -jnp.abs(strength), strength)
+    gates = _gates(p, next(keys), poisoned) if p.has_gate else None
+    state = normal(next(keys), p.state_shape) if p.has_initial_state else None
+    slots = _slots(p, next(keys)) if p.has_pool else None
+    if state is not None and slots is not None:
+        state = _poisoned_pool(state, slots)
     operands = Operands(
         q=poisoned(q, p.dtype),
         k=poisoned(k, p.dtype),
         v=poisoned(v, p.dtype),
-        g=_gates(p, next(keys), poisoned) if p.has_gate else None,
+        g=gates,
         beta=poisoned((2 if p.at_edges else 1) * jax.nn.sigmoid(strength), "float32") if p.has_beta else None,
-        initial_state=normal(next(keys), p.state_shape) if p.has_initial_state else None,
+        initial_state=state,
         cu_seqlens=starts,
-        slots=_slots(p, next(keys)) if p.has_pool else None,
+        slots=slots,
     )
     if direction == "fwd":
         return operands
@@ -99,9 +106,21 @@ def _starts(p: RecurrentProblem, key: Array) -> Int[Array, " ends"]:
 
 
 def _slots(p: RecurrentProblem, key: Array) -> Int[Array, " B"]:
-    """A slot for each sequence, in no order; at the edges the first one has none."""
-    found = jax.random.permutation(key, p.state_shape[0])[: p.batch].astype(jnp.int32)
-    return found.at[0].set(-1) if p.at_edges else found
+    """A slot for each sequence, in no order; at the edges some have none: below the pool's slots and beyond them."""
+    slots = p.state_shape[0]
+    found = jax.random.permutation(key, slots)[: p.batch].astype(jnp.int32)
+    if not p.at_edges:
+        return found
+    if p.batch < _MANY:
+        return found.at[0].set(-1)
+    # The first sequence of a ragged call has no token, whose state would not be read.
+    return found.at[jnp.asarray((1, -2, -1))].set(jnp.asarray((-1, -7, slots), jnp.int32))
+
+
+def _poisoned_pool(pool: Float[Array, "slots N H V"], slots: Int[Array, " B"]) -> Float[Array, "slots N H V"]:
+    """The pool with NaN in the slots of no sequence."""
+    is_read = jnp.any(jnp.arange(len(pool)) == slots[:, None], axis=0)
+    return jnp.where(is_read[:, None, None, None], pool, jnp.nan)
 
 
 def _turns(p: RecurrentProblem) -> Int[Array, "R T"]:

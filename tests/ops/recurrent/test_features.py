@@ -72,3 +72,24 @@ def test_sequences_without_a_token_stand_first_and_last_and_others_begin_late():
     assert all(int(inputs_of(one).cu_seqlens[0]) > 0 for one in edges)
     # More than any tile, so that the end of the last sequence's tile is not that of the tokens.
     assert max(one.length - sum(one.lengths) for one in edges) > 128 + 2
+
+
+@pytest.mark.parametrize("problem", [POOL, RAGGED_POOL], ids=["dense", "ragged"])
+def test_slots_below_a_pool_and_beyond_it_are_tried(problem):
+    for one in (one for one in features(problem) if one.at_edges):
+        slots, count = inputs_of(one).slots.tolist(), one.state_shape[0]
+        assert {-1, count} < set(slots)
+        assert any(slot < -1 for slot in slots)
+        assert any(0 <= slot < count for slot in slots)
+        if one.length == LONG:
+            assert all(one.lengths[i] for i, slot in enumerate(slots) if not 0 <= slot < count)
+
+
+@pytest.mark.parametrize("problem", [POOL, RAGGED_POOL], ids=["dense", "ragged"])
+def test_slots_of_no_sequence_hold_nan(problem):
+    for one in features(problem):
+        operands = inputs_of(one)
+        is_free = ~np.isin(np.arange(one.state_shape[0]), operands.slots)
+        assert is_free.any()
+        assert (np.isnan(operands.initial_state).all((1, 2, 3)) == is_free).all()
+        assert np.isfinite(operands.initial_state[~is_free]).all()
