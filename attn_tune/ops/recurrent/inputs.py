@@ -9,13 +9,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.ops.recurrent.operands import BackwardInputs, Operands
 from attn_tune.ops.recurrent.problem import LOWEST_GATE, PADDING_BEFORE, RecurrentProblem
 
 # Heads forget at rates from one to this power of two, as those of models do.
-_SLOWEST = -8
+_SLOWEST = -16
+# Away from the edges every second head forgets so many times as fast, and under the delta rule its strengths, logistic
+# functions of normal numbers, are of numbers that are so much less: it remembers the first of thousands of tokens.
+_LONG_MEMORY, _WEAK = 2.0**-12, 5.0
 # Gates at the edges in turn: none at all, hardly any, strong ones, and resets, with ordinary ones between.
 _GATES = (0.0, -1e-3, -0.3, -20.0, -0.1, 0.0, -88.0, -0.2, LOWEST_GATE, -0.5, -1e-3)
 # At the edges the heads take turns: gates of every kind, no forgetting at all, ordinary gates. Of gates of channels the
@@ -39,12 +42,13 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
     """Inputs of one call, the same for the same seed; may be called under ``jit``.
 
     Values and cotangents of outputs are standard normal. Queries and keys have length one, which keeps the recurrence
-    from growing. Gates are those of heads that forget slowly or fast. Strengths are between 0 and 1, at the edges
-    between 0 and 2. There queries and keys have several lengths, and a key comes several times in a row, once many
-    times with strengths up to one. Sequences of a ragged call have the workload's lengths in random order; at the edges
-    tokens before the first one and behind the last one belong to none, and are NaN. Slots of a pool are in random
-    order, and at the edges some are none of its own; those of no sequence hold NaN. The cotangent of the final states
-    is about as large as what the outputs add to it.
+    from growing. Gates are those of heads that forget slowly or fast; every second one hardly forgets and has weak
+    strengths, except at the edges. Strengths are between 0 and 1, at the edges between 0 and 2. There queries and keys
+    have several lengths, and a key comes several times in a row, once many times with strengths up to one. Sequences of
+    a ragged call have the workload's lengths in random order; at the edges tokens before the first one and behind the
+    last one belong to none, and are NaN. Slots of a pool are in random order, and at the edges some are none of its
+    own; those of no sequence hold NaN. The cotangent of the final states is about as large as what the outputs add to
+    it.
     """
     p = problem
     # The draws depend on the number of keys, and those of problems without a pool stay what recorded errors are of.
@@ -76,6 +80,8 @@ def make_inputs(problem: RecurrentProblem, direction: str, seed: int) -> Operand
             jnp.asarray(lengths)[turn % len(lengths)] * x for x, lengths in ((q, _QUERY_LENGTHS), (k, _KEY_LENGTHS))
         )
         strength = jnp.where(is_alike[:, None], -jnp.abs(strength), strength)
+    else:
+        strength = strength - _WEAK * _remembers(p)
     gates = _gates(p, next(keys), poisoned) if p.has_gate else None
     state = normal(next(keys), p.state_shape) if p.has_initial_state else None
     slots = _slots(p, next(keys)) if p.has_pool else None
@@ -123,6 +129,11 @@ def _poisoned_pool(pool: Float[Array, "slots N H V"], slots: Int[Array, " B"]) -
     return jnp.where(is_read[:, None, None, None], pool, jnp.nan)
 
 
+def _remembers(p: RecurrentProblem) -> Bool[Array, " N"]:
+    """Whether a value head has a long memory: every second one."""
+    return jnp.arange(p.num_value_heads) % 2 == 1
+
+
 def _turns(p: RecurrentProblem) -> Int[Array, "R T"]:
     """The number of the turn of each token at the edges; of the first tokens of rows it is another."""
     row, token = jnp.arange(p.rows[0]), jnp.arange(p.length)
@@ -134,6 +145,8 @@ def _gates(p: RecurrentProblem, key: Array, poisoned: Callable[[Array, str], Arr
     head = jnp.arange(p.num_value_heads)
     channels = (p.head_dim,) if p.gate == "channel" else ()
     rate = 2.0 ** jax.random.uniform(rates, (p.num_value_heads, *channels), minval=_SLOWEST, maxval=0.0)
+    if not p.at_edges:
+        rate = jnp.where(_remembers(p).reshape(-1, *[1] * len(channels)), _LONG_MEMORY, 1.0) * rate
     if p.gate == "constant":
         return jnp.asarray(CONSTANT_GATES)[head % len(CONSTANT_GATES)] if p.at_edges else -rate
     usual = -rate * jax.nn.softplus(jax.random.normal(drawn, (*p.rows, *rate.shape)))

@@ -93,3 +93,14 @@ def test_slots_of_no_sequence_hold_nan(problem):
         assert is_free.any()
         assert (np.isnan(operands.initial_state).all((1, 2, 3)) == is_free).all()
         assert np.isfinite(operands.initial_state[~is_free]).all()
+
+
+def test_half_of_the_heads_remember_the_first_of_thousands_of_tokens():
+    problem = dataclasses.replace(PLAIN, batch=1, length=4096)
+    operands = inputs_of(problem)
+    # What the delta rule replaces under one key among ``head_dim``, and what gates leave.
+    replaced = operands.beta.mean((0, 1)) * problem.length / problem.head_dim
+    kept = np.exp(operands.g.sum((0, 1)))
+    assert (kept[1::2] > 0.3).all()
+    assert (replaced[1::2] < 2).all()
+    assert (replaced[::2] > 10).all()
