@@ -13,6 +13,10 @@ MAX_KEY_HEADS, MAX_GROUP = 2, 4
 LONG, SHORT = 333, 7
 # Every length of ``Problem.at_edges`` once, and a rest.
 SEQUENCES = 8
+# Sequences with a pool, of which three at the edges have no slot of it.
+POOL_SEQUENCES = 4
+# Times the problem's own scale.
+OTHER_SCALE = 0.6
 # Channels that matrix units want.
 _CHANNELS = (64, 128)
 BOTH = {"has_initial_state": True, "has_final_state": True}
@@ -23,20 +27,28 @@ def features[P: RecurrentProblem](problem: P) -> tuple[P, ...]:
     """Variants of a problem on which a config of it must also be right.
 
     Flags, dtype, head dims and groups are the problem's own; heads are a few. There are many tokens, a few and one, no
-    multiple of any chunk. Gates are zero, tiny, strong and full resets, strengths go up to two, and keys repeat. Of a
-    ragged call sequences are empty, have one token or are cut by every chunk, and some tokens belong to none.
+    multiple of any chunk. What no signature says is other than usual in some: the scale, and inputs at the edges. These
+    have gates that are zero, tiny, strong and full resets, strengths up to two, keys that repeat, and queries and keys
+    of several lengths. Sequences of one token have different gates. A ragged call has sequences that are empty, the
+    first and the last one among them, have one token or are cut by every chunk, tokens before and behind them that
+    belong to none, more than a chunk of these, and in one problem a token for each sequence. Of sequences with a pool
+    some have no slot. One problem has twice the heads, as with a single key head all others could be taken for it.
     """
     p = problem
     group = min(p.group_size, MAX_GROUP)
     # With fewer heads some kinds of gates would not be tried.
     kinds = len(CONSTANT_GATES) if p.gate == "constant" else KINDS
     heads = max(min(p.num_key_heads, MAX_KEY_HEADS), -(-kinds // group))
-    small = dataclasses.replace(p, num_key_heads=heads, num_value_heads=heads * group, workload="eq")
-    most = SEQUENCES if p.ragged else 2
-    sizes = ((most, LONG, True), (most, LONG, False), (2, SHORT, True), (1, 1, False))
-    return tuple(
-        dataclasses.replace(small, batch=batch, length=length, at_edges=at_edges) for batch, length, at_edges in sizes
-    )
+    small = dataclasses.replace(p, num_key_heads=heads, num_value_heads=heads * group, workload="eq", at_edges=False)
+    most = SEQUENCES if p.ragged else POOL_SEQUENCES if p.has_pool else 2
+    edges = dataclasses.replace(small, at_edges=True)
+    # A call may come with any scale; its row answers all the same.
+    unusual = dataclasses.replace(small, scale=OTHER_SCALE * p.scale)
+    wide = dataclasses.replace(unusual, num_key_heads=2 * heads, num_value_heads=2 * heads * group)
+    # Kernels of one token alone run only the last two of these.
+    one_each = (small, most, most) if p.ragged else (edges, max(most, 3), 1)
+    sizes = ((edges, most, LONG), (wide, most, LONG), (edges, most, SHORT), one_each, (unusual, 1, 1))
+    return tuple(dataclasses.replace(one, batch=batch, length=length) for one, batch, length in sizes)
 
 
 def coarser[P: RecurrentProblem](problem: P) -> Iterator[P]:

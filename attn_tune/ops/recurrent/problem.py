@@ -23,9 +23,11 @@ STATES = ("none", "in", "out", "both")
 POOL, SPARE_SLOTS = "pool", 2
 # Gates are never lower: here the factor ``exp(g)`` is exactly zero in float32, in base 2 too.
 LOWEST_GATE = -128.0
-# Of ragged inputs at the edges: tokens of no sequence, and the lengths of sequences in turn; the last one has the rest.
-PADDING = 3
-_EDGES = (1, 0, 17, 64, 1, 33, 0)
+# Of ragged inputs at the edges: tokens of no sequence, more than a tile of any kernel, or a few where these would be
+# more than half of all; how many of them stand before the first sequence; and the lengths of sequences in turn, of
+# which the last one has the rest. The first one has no token, and where tokens are few the last ones have none.
+PADDING, FEW_PADDING, PADDING_BEFORE = 140, 3, 2
+_EDGES = (0, 1, 17, 64, 1, 0, 33)
 # Of ``mix``, one sequence in so many has all the tokens that are left when the others have one each.
 _CHUNKS_EVERY = 8
 WORKLOADS = (
@@ -110,8 +112,8 @@ class RecurrentProblem:
       ragged: the sequences lie end to end in a batch of one, and an array says where each begins.
       workload: the profile of lengths of ragged inputs.
       scale: multiplies the output. Not in the signature.
-      at_edges: the inputs have gates at both ends of their range, strengths up to 2, repeated keys and, if ragged,
-        sequences without a token and tokens of no sequence. Not in the signature.
+      at_edges: the inputs have gates at both ends of their range, strengths up to 2, repeated keys, queries and keys of
+        several lengths and, if ragged, sequences without a token and tokens of no sequence. Not in the signature.
 
     Raises:
       UsageError: an impossible size or flag; the message names it.
@@ -189,13 +191,21 @@ class RecurrentProblem:
         return (states, self.num_value_heads, self.head_dim, self.v_head_dim)
 
     @property
+    def padding(self) -> int:
+        """The tokens of the inputs that belong to no sequence: at the edges of a ragged call at most half."""
+        if not (self.ragged and self.at_edges):
+            return 0
+        half = self.length // 2
+        return PADDING if half >= PADDING else min(half, FEW_PADDING)
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """The tokens of each of the inputs' sequences."""
         if not self.ragged:
             return (self.length,) * self.batch
         if self.at_edges:
             found: list[int] = []
-            left = max(0, self.length - PADDING)
+            left = self.length - self.padding
             for i in range(self.batch - 1):
                 found.append(min(left, _EDGES[i % len(_EDGES)]))
                 left -= found[-1]

@@ -69,26 +69,33 @@ def test_lengths_at_the_edges_have_empty_sequences_single_tokens_and_padding():
     lengths = dataclasses.replace(PACKED, at_edges=True).lengths
     assert {0, 1} < set(lengths)
     assert sum(lengths) == PACKED.length - 3
+    many = dataclasses.replace(PACKED, at_edges=True, length=333)
+    # More than a tile of 128 tokens.
+    assert sum(many.lengths) == many.length - many.padding < many.length - 128
 
 
 def test_inputs_at_the_edges_have_every_gate_repeated_keys_and_strengths_up_to_two():
     problem = dataclasses.replace(PACKED, at_edges=True, batch=8, num_value_heads=6)
     inputs = jax.jit(functools.partial(make_inputs, problem, "bwd"))(1)
-    operands, used = inputs.operands, int(inputs.operands.cu_seqlens[-1])
+    operands, starts = inputs.operands, np.asarray(inputs.operands.cu_seqlens)
+    assert starts[0] > 0
+    used = slice(starts[0], starts[-1])
     for name in ("q", "k", "v", "g", "beta"):
         array = np.asarray(getattr(operands, name), np.float32)
-        assert np.isfinite(array[:, :used]).all()
-        assert np.isnan(array[:, used:]).all()
-    gates = np.asarray(operands.g)[0, :used]
+        assert np.isfinite(array[:, used]).all()
+        assert np.isnan(np.delete(array, used, axis=1)).all()
+    gates = np.asarray(operands.g)[0, used]
     assert {0.0, LOWEST_GATE, -88.0, -20.0} <= set(gates[:, 0].tolist())
     assert not gates[:, 1].any()
     assert np.exp(np.float32(LOWEST_GATE)) == 0
-    strengths = np.asarray(operands.beta)[0, :used]
+    strengths = np.asarray(operands.beta)[0, used]
     assert strengths.min() > 0
     assert 1.5 < strengths.max() < 2
-    keys = np.asarray(operands.k, np.float32)[0, :used]
-    assert np.mean((keys[1:] == keys[:-1]).all((1, 2))) > 0.3
-    np.testing.assert_allclose(np.linalg.norm(keys, axis=-1), 1, atol=1e-2)
+    keys = np.asarray(operands.k, np.float32)[0, used]
+    lengths = np.linalg.norm(keys, axis=-1, keepdims=True)
+    assert lengths.max() < 1.01
+    same = np.abs(keys[1:] / lengths[1:] - keys[:-1] / lengths[:-1]).max((1, 2)) < 0.01
+    assert same.mean() > 0.3
 
 
 @pytest.mark.parametrize("name", chosen(["states", "ragged_states", "no_beta"], ["ragged_states"]))
@@ -125,12 +132,12 @@ def test_gradients_of_the_reference_are_slopes_of_the_recurrence():
     problem = dataclasses.replace(samples()["ragged_states"], dtype="float32", batch=3, length=12, num_value_heads=2)
     inputs = jax.jit(functools.partial(make_inputs, problem, "bwd"))(2)
     found = jax.jit(functools.partial(reference, problem, "bwd"))(inputs)
-    used = int(inputs.operands.cu_seqlens[-1])
+    # Outputs of tokens of no sequence are zero.
+    dout = np.nan_to_num(np.asarray(inputs.dout, np.float64))
 
     def loss(operands):
         out, state = recurrence(problem, operands)
-        dout = np.asarray(inputs.dout, np.float64)[:, :used]
-        return np.sum(out[:, :used] * dout) + np.sum(state * np.asarray(inputs.dstate, np.float64))
+        return np.sum(out * dout) + np.sum(state * np.asarray(inputs.dstate, np.float64))
 
     rng = np.random.default_rng(0)
     for name in ("q", "k", "v", "g", "beta", "initial_state"):
@@ -183,7 +190,7 @@ def test_feature_problems_keep_what_decides_a_config(name):
     assert any(one.at_edges and one.length > 256 for one in small)
     assert any(one.length == 1 for one in small)
     for one in small:
-        for kept in ("head_dim", "v_head_dim", "dtype", "gate", "has_beta", "ragged", "scale"):
+        for kept in ("head_dim", "v_head_dim", "dtype", "gate", "has_beta", "ragged"):
             assert getattr(one, kept) == getattr(problem, kept)
         assert one.has_final_state == problem.has_final_state
         assert one.num_value_heads >= 3
