@@ -71,7 +71,7 @@ def _shared(table: Int[Array, "B width"], is_whole: Bool[Array, " B"]) -> Int[Ar
 def _key_factors(
     p: Any, token: Int[Array, "pages slots"], length: Int[Array, "pages 1"], seed: int
 ) -> Float[Array, "pages slots"]:
-    """How much longer each key is than the others."""
+    """Factors of the length of each key."""
     if p.soft_cap is not None:
         return jnp.ones(token.shape)
     little = p.kv_dtype != SAME or p.dtype == "float32"

@@ -28,7 +28,7 @@ def shrunk[P: CacheAttention](problem: P, kv_len: int, **changes: Any) -> P:
 
 
 def two_key_heads(problem: CacheAttention) -> dict[str, int]:
-    """The heads of a problem with two key heads, whatever it has; keys of latents have one."""
+    """The heads of a problem with two key heads, or one of latents."""
     heads = 1 if problem.layout == LATENT else 2
     return {"num_kv_heads": heads, "num_q_heads": heads * problem.group_size}
 
