@@ -9,8 +9,9 @@ from jaxtyping import Array, Bool, Float, Int
 from attn_tune.ops.fields.cache import BLOCK, COLUMNS, JOINT, LATENT, SAME, axes, shape
 from attn_tune.ops.fields.long_keys import key_factors
 
-# How much longer the only key of a sequence is: where its product is negative, all logits of a row are far below zero.
-_LONE_KEY = 200.0
+# How much longer the only key of a sequence is: all logits of some rows are so far below zero that their exponentials
+# vanish, and none so far from it that float32 rounds an lse by more than is allowed.
+_LONE_KEY = 80.0
 # Codes of normal data, and the range of their scales.
 _CODE = {"float8_e4m3fn": 100.0, "int8": 32.0}
 _SCALES = (0.005, 0.02)

@@ -92,7 +92,7 @@ def test_what_no_query_sees_is_poisoned_and_all_else_finite(name):
 
 
 def test_sequences_at_the_edges_share_a_page_and_a_lone_key_outweighs_any_start_of_the_maximum():
-    problem = dataclasses.replace(samples()["paged_at_edges"], has_sinks=True)
+    problem = dataclasses.replace(samples()["paged_at_edges"], has_sinks=True, num_q_heads=64)
     o = jax.jit(functools.partial(make_inputs, problem, "fwd"))(1)
     lengths, table = np.clip(np.asarray(o.kv_lens), 0, problem.input_capacity), np.asarray(o.page_table)
     first = table[lengths >= problem.page_size, 0]
