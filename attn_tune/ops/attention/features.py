@@ -4,14 +4,28 @@ import dataclasses
 
 from attn_tune.ops.attention.problem import Problem
 
+# Times the problem's own scale.
+OTHER_SCALE = 0.6
+# A cap that the logits of standard normal data reach, and dropout at another rate than usual.
+BITING_CAP = 2.0
+OTHER_DROPOUT = 0.25
+
 
 def features(problem: Problem) -> tuple[Problem, ...]:
     """Odd lengths, unequal both ways (fully masked rows under a causal mask), with the problem's flags.
 
-    A problem of one sequence, key head or head a group has one variant more, with two of each.
+    Values that no signature says are other than usual in some: scale, cap and rate of dropout. A problem of one
+    sequence, key head or head a group has one variant more, with two of each.
     """
     small, several = (dataclasses.replace(problem, **_heads(problem, least)) for least in (1, 2))
-    problems = [(small, lengths) for lengths in ((37, 37), (19, 45), (45, 19), (1, 33))]
+    # A call may come with any of these values; its row answers all the same.
+    unusual = dataclasses.replace(
+        small,
+        scale=OTHER_SCALE * problem.scale,
+        soft_cap=None if problem.soft_cap is None else min(problem.soft_cap, BITING_CAP),
+        dropout_rate=OTHER_DROPOUT if problem.dropout_rate > 0 else 0.0,
+    )
+    problems = [(unusual, (37, 37)), (small, (19, 45)), (small, (45, 19)), (small, (1, 33))]
     problems += [(several, (19, 45))] if several != small else []
     return tuple(dataclasses.replace(one, q_len=t, kv_len=s) for one, (t, s) in problems)
 

@@ -81,7 +81,9 @@ def judged(kernel, direction, sample, knobs):
     outputs = load(search.call)(problem, config, inputs)
     declared = declared_by(problem, direction)
     assert outputs.keys() == {output.name for output in declared}
-    return max(compare(outputs, exact, plain, declared), key=lambda error: error.ratio)
+    # Of a pool only what a kernel must write is compared; the rest must stay, and may hold NaN.
+    originals = {output.name: getattr(inputs, output.updates) for output in declared if output.updates}
+    return max(compare(outputs, exact, plain, declared, originals), key=lambda error: error.ratio)
 
 
 def main():
