@@ -3,12 +3,7 @@
 import dataclasses
 
 from attn_tune.ops.attention.problem import Problem
-
-# Times the problem's own scale.
-OTHER_SCALE = 0.6
-# A cap that the logits of standard normal data reach, and dropout at another rate than usual.
-BITING_CAP = 2.0
-OTHER_DROPOUT = 0.25
+from attn_tune.ops.fields.unusual_values import BITING_CAP, BITING_DROPOUT, OTHER_SCALE
 
 
 def features(problem: Problem) -> tuple[Problem, ...]:
@@ -23,7 +18,7 @@ def features(problem: Problem) -> tuple[Problem, ...]:
         small,
         scale=OTHER_SCALE * problem.scale,
         soft_cap=None if problem.soft_cap is None else min(problem.soft_cap, BITING_CAP),
-        dropout_rate=OTHER_DROPOUT if problem.dropout_rate > 0 else 0.0,
+        dropout_rate=BITING_DROPOUT if problem.dropout_rate > 0 else 0.0,
     )
     problems = [(unusual, (37, 37)), (small, (19, 45)), (small, (45, 19)), (small, (1, 33))]
     problems += [(several, (19, 45))] if several != small else []

@@ -6,7 +6,8 @@ from typing import Any
 
 from attn_tune.ops.block_sparse_attention.problem import Problem
 from attn_tune.ops.fields import granularity
-from attn_tune.ops.flash_attention.features import BITING_CAP, LENGTHS, OTHER_SCALE, few_heads, shrunk
+from attn_tune.ops.fields.unusual_values import BITING_CAP, OTHER_SCALE
+from attn_tune.ops.flash_attention.features import LENGTHS, few_heads, shrunk
 
 # The lengths are for blocks up to this; those of larger blocks are as many times longer.
 _BLOCK = 128

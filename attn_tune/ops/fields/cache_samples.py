@@ -6,10 +6,8 @@ from typing import Any
 
 from attn_tune.ops.fields.cache import LATENT
 from attn_tune.ops.fields.cache_problem import CacheAttention
+from attn_tune.ops.fields.unusual_values import BITING_CAP
 
-BITING_CAP = 2.0
-# Times the problem's own scale, which no signature says.
-OTHER_SCALE = 0.6
 PAGES: Mapping[str, Any] = {"page_size": 8, "at_edges": True}
 FLOAT8: Mapping[str, Any] = {"kv_dtype": "float8_e4m3fn", **PAGES}
 

@@ -5,16 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from attn_tune.ops.fields import granularity
+from attn_tune.ops.fields.unusual_values import BITING_CAP, BITING_DROPOUT, OTHER_SCALE
 from attn_tune.ops.flash_attention.problem import Problem
 
 # Query and key lengths: more than one tile of any kernel, and no multiple of one; rows before the first key; one row.
 LENGTHS = ((389, 389), (197, 421), (421, 197), (1, 301))
-# A cap that the logits of standard normal data reach, and dropout that a few hundred weights show.
-BITING_CAP = 2.0
-BITING_DROPOUT = 0.25
 MAX_BATCH, MAX_KV_HEADS, MAX_GROUP = 2, 2, 8
-# Times the problem's own scale.
-OTHER_SCALE = 0.6
 
 
 def features(problem: Problem) -> tuple[Problem, ...]:

@@ -1,7 +1,8 @@
 """Small problems that are hard to get right."""
 
 from attn_tune.ops.fields.cache import BLOCK, LATENT
-from attn_tune.ops.fields.cache_samples import BITING_CAP, FLOAT8, OTHER_SCALE, PAGES, samples_of, shrunk, two_key_heads
+from attn_tune.ops.fields.cache_samples import FLOAT8, PAGES, samples_of, shrunk, two_key_heads
+from attn_tune.ops.fields.unusual_values import BITING_CAP, OTHER_SCALE
 from attn_tune.ops.ragged_paged.problem import Problem
 
 # Sequences have every length of ``Problem.at_edges`` once; of more than one block of any kernel, and no multiple.

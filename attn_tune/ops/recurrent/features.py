@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from attn_tune.ops.fields.unusual_values import OTHER_SCALE
 from attn_tune.ops.recurrent.inputs import CONSTANT_GATES, KINDS
 from attn_tune.ops.recurrent.problem import RecurrentProblem
 
@@ -15,8 +16,6 @@ LONG, SHORT = 333, 7
 SEQUENCES = 8
 # Sequences with a pool, of which three at the edges have no slot of it.
 POOL_SEQUENCES = 4
-# Times the problem's own scale.
-OTHER_SCALE = 0.6
 # Channels that matrix units want.
 _CHANNELS = (64, 128)
 BOTH = {"has_initial_state": True, "has_final_state": True}
