@@ -145,7 +145,7 @@ class Shared:
 @pytest.fixture
 def arrays(monkeypatch):
     """The device's functions, on NumPy's arrays."""
-    for name in ("_ROWS", "_FACTOR", "_ROW_FACTOR", "_COLUMN_FACTOR"):
+    for name in ("_ROWS", "FACTOR", "ROW_FACTOR", "COLUMN_FACTOR"):
         monkeypatch.setattr(logits, name, getattr(logits, name).value)
     functions = types.SimpleNamespace(
         where=lambda c, a, b: _tensor(np.where(c, a, b)), minimum=np.minimum, maximum=np.maximum, exp2=np.exp2,
