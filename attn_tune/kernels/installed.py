@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass, replace
 from importlib.metadata import EntryPoint
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.ops.installed import (
@@ -58,7 +58,7 @@ def _read(point: EntryPoint, used: set[str], op: str) -> Iterator[KernelSpec]:
         yield replace(
             spec,
             entry_point=point.value,
-            unsupported=_contained(spec.unsupported, "check of the problem", str),
+            unsupported=_contained(spec.unsupported, "check of the problem", str, _REASON),
             searches={way: _contained_search(search) for way, search in spec.searches.items()},
         )
 
@@ -68,28 +68,52 @@ def _contained_search(search: Search) -> Search:
 
     What makes configs raises ``UnsupportedError`` and nothing else.
     """
+    config = _Kind(lambda found: isinstance(found, search.config), f"a {search.config.__name__}")
+    adapted = _Kind(lambda found: found is None or config.includes(found), f"{config.words} or None")
+    listed = _Kind(lambda found: all(map(_is_config, found)), "configs, which are dataclasses")
     return replace(
         search,
-        heuristic=_contained(search.heuristic, "heuristic", _refuse),
+        heuristic=_contained(search.heuristic, "heuristic", _refuse, config),
         candidates={
-            part: _contained(_listed(make), "list of configs", _refuse) for part, make in search.candidates.items()
+            part: _contained(_listed(make), "list of configs", _refuse, listed)
+            for part, make in search.candidates.items()
         },
-        infeasible=_contained(search.infeasible, "check of a config", str),
-        adapt=_contained(search.adapt, "adapt", _refuse),
+        infeasible=_contained(search.infeasible, "check of a config", str, _REASON),
+        adapt=_contained(search.adapt, "adapt", _refuse, adapted),
     )
 
 
-def _contained(function: Callable[..., Any], what: str, failed: Callable[[str], Any]) -> Callable[..., Any]:
-    """``function``, with the answer of ``failed`` to the reason in place of whatever it raises."""
+class _Kind(NamedTuple):
+    """Values that a function may return: a test of them, and words for them."""
+
+    includes: Callable[[Any], bool]
+    words: str
+
+
+_REASON = _Kind(lambda found: found is None or (isinstance(found, str) and found != ""), "a reason or None")
+
+
+def _is_config(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _contained(
+    function: Callable[..., Any], what: str, failed: Callable[[str], Any], kind: _Kind
+) -> Callable[..., Any]:
+    """``function``, with the answer of ``failed`` to the reason in place of what it raises or returns wrongly."""
 
     @functools.wraps(function)
     def answer(*args: Any) -> Any:
         try:
-            return function(*args)
+            found = function(*args)
+            if kind.includes(found):
+                return found
+            reason = f"its {what} must return {kind.words}, got {shown(found)}"
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too
-            return failed(f"its {what} failed: {one_line(error)}")
+            reason = f"its {what} failed: {one_line(error)}"
+        return failed(reason)
 
     return answer
 

@@ -157,6 +157,68 @@ def test_a_check_that_raises_refuses_its_own_kernel_only(site):
     assert "its check of the problem failed: AttributeError" in said
 
 
+def test_an_unproven_kernel_of_a_package_is_behind_ours_whatever_it_is_called(site):
+    install(
+        site, "early", COPY.replace("flash_attention", "paged_decode") + "SPEC = dataclasses.replace(XLA, name='aaa')"
+    )
+    assert registry.get_kernel("paged_decode/aaa").entry_point
+    signature = "paged_decode/v1 b=2 t=1 s=64 n=4 k=2 h=32 v=32 page=16 dtype=float32"
+    assert lookup("paged_decode", signature).kernel == "xla"
+
+
+@pytest.mark.parametrize(
+    ("field", "code", "words"),
+    [
+        ("heuristic", "lambda *_: None", "its heuristic must return a ForwardConfig, got None"),
+        ("heuristic", "lambda *_: {'step': 1}", "its heuristic must return a ForwardConfig, got {'step': 1}"),
+        ("infeasible", "lambda *_: True", "its check of a config must return a reason or None, got True"),
+    ],
+)
+def test_an_installed_search_that_returns_what_it_must_not_leaves_out_its_own_kernel_only(site, field, code, words):
+    install(
+        site,
+        "hostile",
+        COPY
+        + f"fwd = dataclasses.replace(XLA.searches['fwd'], {field}={code})\n"
+        + "SPEC = dataclasses.replace(XLA, name='hostile', searches={'fwd': fwd}, priority={'cpu': 99})",
+    )
+    assert lookup("flash_attention", SIGNATURE).kernel.endswith("xla")
+    assert words in str(attn_tune.explain("flash_attention", SIGNATURE))
+
+
+def test_an_installed_adapt_may_return_none_and_nothing_else_that_is_no_config(site):
+    for name, code in (("without", "lambda *_: None"), ("wrong", "lambda *_: 7")):
+        install(
+            site,
+            name,
+            COPY
+            + f"fwd = dataclasses.replace(XLA.searches['fwd'], adapt={code})\n"
+            + f"SPEC = dataclasses.replace(XLA, name='{name}', searches={{'fwd': fwd}})",
+        )
+    assert registry.get_kernel("flash_attention/without").searches["fwd"].adapt(1, 2, 3, 4) is None
+    with pytest.raises(attn_tune.UnsupportedError, match="its adapt must return a ForwardConfig or None, got 7"):
+        registry.get_kernel("flash_attention/wrong").searches["fwd"].adapt(1, 2, 3, 4)
+
+
+def test_candidates_that_are_no_configs_are_the_result_of_their_kernel(site):
+    install(
+        site,
+        "hostile",
+        COPY
+        + "fwd = dataclasses.replace(XLA.searches['fwd'], candidates={'': lambda *_: ({'step': 1},)})\n"
+        + "SPEC = dataclasses.replace(XLA, name='hostile', searches={'fwd': fwd})",
+    )
+    spec = registry.get_kernel("flash_attention/hostile")
+    with pytest.raises(attn_tune.UnsupportedError, match="must return configs, which are dataclasses, got"):
+        spec.searches["fwd"].candidates[""](None, None)
+
+
+def test_a_check_that_says_yes_is_no_reason(site):
+    install(site, "hostile", COPY + "SPEC = dataclasses.replace(XLA, name='hostile', unsupported=lambda *_: True)")
+    reason = registry.get_kernel("flash_attention/hostile").unsupported(None, "fwd", None)
+    assert reason == "its check of the problem must return a reason or None, got True"
+
+
 @pytest.mark.parametrize("raised", ["SystemExit(3)", "RuntimeError('boo')"])
 def test_no_check_of_an_installed_kernel_ends_a_command_or_a_job(site, raised):
     install(

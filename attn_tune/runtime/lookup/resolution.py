@@ -74,10 +74,13 @@ def resolve_question(question: Question, view: View, *, with_nearest: bool = Fal
 
 
 def untuned_order(question: Question) -> list[KernelSpec]:
-    """The kernels that can do a problem and may answer, in the order in which they are asked for an untuned config."""
+    """The kernels that can do a problem and may answer, in the order in which they are asked for an untuned config.
+
+    Of several in one place those of installed packages come last: nothing has proven them here.
+    """
     able = [s for s in question.specs if question.refusal_of(s) is None and question.reluctance_of(s) is None]
     place, asked = question.op.place, (question.problem, question.direction, question.device)
-    return sorted(able, key=lambda s: (-place(s, *asked), s.name))
+    return sorted(able, key=lambda s: (-place(s, *asked), bool(s.entry_point), s.name))
 
 
 def heuristic(question: Question, rejected: tuple[Rejection, ...] = ()) -> tuple[Choice | None, tuple[Rejection, ...]]:
