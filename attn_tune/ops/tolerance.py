@@ -95,7 +95,9 @@ def compare(
     return tuple(
         _judge(kinds[name], np.asarray(found[name]), outputs[name].dtype, coarsest)
         if found.get(name) is not None
-        else OutputError(output=name, error=float("inf"), allowed=1.0)
+        else OutputError(
+            output=name, error=float("inf"), allowed=1.0, mismatch=_mismatch(name, outputs, reference, baseline)
+        )
         for name in outputs
     )
 
@@ -119,6 +121,15 @@ def _fits(name: str, outputs: Mapping[str, Array], *answers: Mapping[str, Array]
     reference, baseline = answers
     x = outputs[name]
     return x.shape == reference[name].shape and x.dtype == baseline[name].dtype
+
+
+def _mismatch(name: str, outputs: Mapping[str, Array], *answers: Mapping[str, Array]) -> str:
+    """The shape and dtype of an output and those that it must have; empty where it has them."""
+    if _fits(name, outputs, *answers):
+        return ""
+    reference, baseline = answers
+    x, wanted = outputs[name], f"{baseline[name].dtype}{list(reference[name].shape)}"
+    return f"is {x.dtype}{list(x.shape)}, must be {wanted}"
 
 
 def _measure_of(

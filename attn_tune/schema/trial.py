@@ -212,11 +212,13 @@ class OutputError:
     """The error of one output against the high-precision reference.
 
     ``error`` and ``allowed`` are in the same norm; ``ratio = error / allowed`` and the output passes at ratio <= 1.
+    ``mismatch`` says what an output without a comparable array is instead, for a message; it is not stored.
     """
 
     output: str
     error: float
     allowed: float
+    mismatch: str = field(default="", compare=False)
 
     @property
     def ratio(self) -> float:

@@ -82,7 +82,7 @@ FAULTS = (
     _memory("memory_error", "MemoryError"),
     _memory("memory_eater", "validate: host memory: "),
     _late("hang_in_run", "validate"),
-    _wrong("nan", "out is wrong: error inf"),
+    _wrong("nan", "out is wrong: not finite where the reference is"),
     _wrong("wrong", "out is wrong"),
     _wrong("flaky", "different bits"),
     _wrong("wrong_dk", "dk is wrong"),

@@ -162,7 +162,7 @@ def _to_row(references: References, trial: Trial) -> dict[str, Any]:
         "ended": None if trial.ended_us is None else time_text(trial.ended_us),
         "conditions": _json(trial.conditions),
         "errors": canonical_json(
-            [{k: v if k == "output" else _number(v) for k, v in asdict(e).items()} for e in trial.errors]
+            [{"output": e.output, "error": _number(e.error), "allowed": _number(e.allowed)} for e in trial.errors]
         ),
         **asdict(trial.resources),
         "shortage": _json(trial.shortage),

@@ -61,7 +61,7 @@ class Verdict:
     def remark(self) -> str:
         """The outputs that are wrong, and whether runs differed, as a sentence; empty if there is nothing to say."""
         wrong = [e for e in self.errors if e.ratio > 1.0]
-        reasons = [f"{e.output} is wrong: error {e.error:.3g}, allowed {e.allowed:.3g}" for e in wrong]
+        reasons = [f"{e.output} {_words(e)}" for e in wrong]
         if self.timed:
             reasons.append(self.timed)
         elif not self.repeatable:
@@ -154,7 +154,16 @@ def judge(outputs: Outputs, case: Prepared, names: tuple[str, ...]) -> tuple[Out
     missing = [o.name for o in wanted if o.name not in outputs and not o.optional]
     present = {o.name: outputs[o.name] for o in wanted if o.name in outputs}
     errors = compare(present, case.reference, case.baseline, case.outputs, case.originals)
-    return (*errors, *(OutputError(output=n, error=math.inf, allowed=1.0) for n in missing))
+    gone = (OutputError(output=n, error=math.inf, allowed=1.0, mismatch="is missing") for n in missing)
+    return (*errors, *gone)
+
+
+def _words(error: OutputError) -> str:
+    if error.mismatch:
+        return error.mismatch
+    if math.isfinite(error.error):
+        return f"is wrong: error {error.error:.3g}, allowed {error.allowed:.3g}"
+    return "is wrong: not finite where the reference is, finite where it is not, or changed where it must stay"
 
 
 def worst_of(verdicts: Iterable[Verdict]) -> Verdict:

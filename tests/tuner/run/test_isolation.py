@@ -25,7 +25,7 @@ EXPECTED = {
     "wrong": (Status.INCORRECT, "out is wrong"),
     "wrong_on_odd": (Status.INCORRECT, "on the feature problem "),
     "flaky": (Status.INCORRECT, "different bits"),
-    "missing_lse": (Status.INCORRECT, "lse is wrong: error inf"),
+    "missing_lse": (Status.INCORRECT, "lse is missing"),
     "poison": (Status.INCORRECT, "out is wrong"),
     "exit_in_trace": (Status.CRASHED, "last words of a dying compiler"),
 }

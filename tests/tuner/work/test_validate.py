@@ -32,24 +32,30 @@ def test_the_plain_computation_passes(case, plain):
 
 
 @pytest.mark.parametrize(
-    "harm",
+    ("harm", "words"),
     [
-        lambda out: out.at[0, 3, 1, 5].set(jnp.nan),
-        lambda out: out.at[0, 3].set(0),
-        lambda out: out * jnp.asarray(1.03, out.dtype),
-        lambda out: out.astype(jnp.float32),
-        lambda out: out[:, :-1],
+        (lambda out: out.at[0, 3, 1, 5].set(jnp.nan), "out is wrong: not finite where the reference is"),
+        (lambda out: out.at[0, 3].set(0), "out is wrong: error 1, allowed "),
+        (lambda out: out * jnp.asarray(1.03, out.dtype), "out is wrong: error 0.0"),
+        (lambda out: out.astype(jnp.float32), "out is float32[{shape}], must be {dtype}[{shape}]"),
+        (lambda out: out[:, :, :, :0], ", 0], must be {dtype}[{shape}]"),
     ],
     ids=["nan", "a row", "scale", "dtype", "shape"],
 )
-def test_harm_is_seen(case, plain, harm):
+def test_harm_is_seen_and_said(case, plain, harm, words):
     def call(inputs):
         outputs = plain(inputs)
         return {**outputs, "out": harm(outputs["out"])}
 
     verdict = validate(call, [case])
     assert [e.output for e in verdict.errors if e.ratio > 1] == ["out"]
-    assert "out is wrong" in verdict.remark
+    like = case.baseline["out"]
+    assert words.format(shape=", ".join(map(str, like.shape)), dtype=like.dtype) in verdict.remark
+
+
+def test_an_output_that_is_missing_is_said_to_be(case, plain):
+    verdict = validate(lambda inputs: {"out": plain(inputs)["out"]}, [case])
+    assert verdict.remark == "lse is missing"
 
 
 def test_free_memory_is_spoiled_before_each_run_on_an_accelerator(case, plain, monkeypatch):
