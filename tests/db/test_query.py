@@ -90,6 +90,7 @@ def test_what_is_no_reading_is_refused(database, sql, tmp_path, monkeypatch):
         ("SELECT 1; DELETE FROM decision", "one statement"),
         ("SELECT * FROM trails", "did you mean 'trial'"),
         ("SELECT * FROM nothing_like_it", "--list"),
+        ("SELECT trials FROM failures", "no such column: trials; did you mean 'trial"),
         ("SELECT zzzzz FROM trial", "no such column: zzzzz; 'attn-tune lab query --list'"),
         ("SELECT t.kernl FROM trial AS t", "no such column: t.kernl; did you mean 'kernel'"),
         ("SELECT", "incomplete input|syntax error"),

@@ -88,7 +88,9 @@ def _translated(error: Exception) -> BaseException:
         return UsageError("the query may only read: what writes, PRAGMA, ATTACH and extensions are refused")
     text = str(error)
     if missing := re.fullmatch(r"no such (table|column): (?:\w+\.)?(.*)", text):
-        hint = near_names(missing[2], relation_names() if missing[1] == "table" else column_names())
+        known = relation_names() if missing[1] == "table" else column_names()
+        # A column of another relation is no other name.
+        hint = near_names(missing[2], [name for name in known if name != missing[2]])
         text += f"; {hint}" if hint else "; 'attn-tune lab query --list' names them"
     if binding := re.search(r"for binding (?:parameter )?:?(\w+)", text):
         text = f"it needs a value: -p {binding[1]}=VALUE"
