@@ -3,11 +3,11 @@
 import dataclasses
 
 from attn_tune.ops.attention.problem import Problem
-from attn_tune.ops.fields.unusual_values import BITING_CAP, BITING_DROPOUT, OTHER_SCALE
+from attn_tune.ops.fields.unusual_values import BITING_CAP, BITING_DROPOUT, LENGTHS, OTHER_SCALE
 
 
 def features(problem: Problem) -> tuple[Problem, ...]:
-    """Odd lengths, unequal both ways (fully masked rows under a causal mask), with the problem's flags.
+    """Odd lengths of several tiles, unequal both ways (rows masked wholly under a causal mask), with its flags.
 
     Values that no signature says are other than usual in some: scale, cap and rate of dropout. A problem of one
     sequence, key head or head a group has one variant more, with two of each.
@@ -20,8 +20,8 @@ def features(problem: Problem) -> tuple[Problem, ...]:
         soft_cap=None if problem.soft_cap is None else min(problem.soft_cap, BITING_CAP),
         dropout_rate=BITING_DROPOUT if problem.dropout_rate > 0 else 0.0,
     )
-    problems = [(unusual, (37, 37)), (small, (19, 45)), (small, (45, 19)), (small, (1, 33))]
-    problems += [(several, (19, 45))] if several != small else []
+    problems = [*zip((unusual, small, small, unusual), LENGTHS, strict=True)]
+    problems += [(several, LENGTHS[1])] if several != small else []
     return tuple(dataclasses.replace(one, q_len=t, kv_len=s) for one, (t, s) in problems)
 
 

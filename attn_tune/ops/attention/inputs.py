@@ -19,7 +19,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     """Standard normal arrays, a mask with most pairs visible; the same for the same seed.
 
     A mask of several rows, heads or sequences hides one of them whole. Odd seeds have a few keys with large biases of
-    both signs, whose exponential would overflow.
+    both signs, whose exponential would overflow, and minus infinity as the first sink, which is none.
     """
     p, dtype = problem, jnp.dtype(problem.dtype)
     keys = iter(jax.random.split(jax.random.key(seed), 9))
@@ -34,7 +34,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         v=normal(p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim),
         bias=None if p.bias_dims is None else _with_large(normal(*(sizes[d] for d in p.bias_dims)), seed),
         mask=None if p.mask_dims is None else _mask(next(keys), tuple(sizes[d] for d in p.mask_dims)),
-        sinks=jax.random.normal(next(keys), (p.num_q_heads,)) if p.has_sinks else None,
+        sinks=_sinks(next(keys), p.num_q_heads, seed) if p.has_sinks else None,
         dropout=next(keys) if p.dropout_rate > 0 else None,
     )
     if direction == "fwd":
@@ -49,6 +49,11 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
 def _with_large(bias: Float[Array, "_b _n _t _s"], seed: int | Array) -> Float[Array, "_b _n _t _s"]:
     is_large = (jnp.arange(bias.shape[-1]) % LARGE_BIAS_EVERY == LARGE_BIAS_EVERY // 2) & (seed % 2 == 1)
     return bias * jnp.where(is_large, LARGE_BIAS, 1.0).astype(bias.dtype)
+
+
+def _sinks(key: Array, heads: int, seed: int | Array) -> Float[Array, " N"]:
+    drawn = jax.random.normal(key, (heads,))
+    return drawn.at[0].set(jnp.where(seed % 2 == 1, -jnp.inf, drawn[0]))
 
 
 def _mask(key: Array, shape: tuple[int, ...]) -> Bool[Array, "_b _n _t _s"]:

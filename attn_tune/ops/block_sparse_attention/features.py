@@ -6,8 +6,8 @@ from typing import Any
 
 from attn_tune.ops.block_sparse_attention.problem import Problem
 from attn_tune.ops.fields import granularity
-from attn_tune.ops.fields.unusual_values import BITING_CAP, OTHER_SCALE
-from attn_tune.ops.flash_attention.features import LENGTHS, few_heads, shrunk
+from attn_tune.ops.fields.unusual_values import BITING_CAP, LENGTHS, OTHER_SCALE
+from attn_tune.ops.flash_attention.features import few_heads, shrunk
 
 # The lengths are for blocks up to this; those of larger blocks are as many times longer.
 _BLOCK = 128
@@ -30,7 +30,7 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     several = dataclasses.replace(small, **few_heads(problem, 2))
     unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
     drawn = dataclasses.replace(unusual, at_edges=False)
-    wide = dataclasses.replace(small, **few_heads(problem, 1, times=2))
+    wide = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, **few_heads(problem, 1, times=2))
     unread = dataclasses.replace(small, needs_lse=False)
     variants = [unusual, drawn, small, wide, unread, *([several] if several != small else [])]
     factor = max(1, problem.mask_block_q // _BLOCK, problem.mask_block_k // _BLOCK)

@@ -24,6 +24,8 @@ from attn_tune.schema.signature import Field, FieldKind, Signature
 # Of the inputs: tokens that a cache holds more than the longest sequence has, and pages that no sequence uses.
 MORE = 9
 UNUSED_PAGES = 3
+# A token more than tiles of keys of any size hold.
+TILED = 257
 
 _C, _S = FieldKind.CATEGORICAL, FieldKind.SCALABLE
 HEAD_FIELDS = (

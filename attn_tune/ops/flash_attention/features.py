@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from attn_tune.ops.fields import granularity
-from attn_tune.ops.fields.unusual_values import BITING_CAP, BITING_DROPOUT, OTHER_SCALE
+from attn_tune.ops.fields.unusual_values import BITING_CAP, BITING_DROPOUT, LENGTHS, OTHER_SCALE
 from attn_tune.ops.flash_attention.problem import Problem
 
-# Query and key lengths: more than one tile of any kernel, and no multiple of one; rows before the first key; one row.
-LENGTHS = ((389, 389), (197, 421), (421, 197), (1, 301))
 MAX_BATCH, MAX_KV_HEADS, MAX_GROUP = 2, 2, 8
 
 
@@ -32,7 +30,7 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     several = dataclasses.replace(small, **few_heads(problem, 2))
     # A call may come with any scale, and differentiate the lse it is given; its row answers all the same.
     unusual = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, has_lse_gradient=True, needs_lse=True)
-    wide = dataclasses.replace(small, **few_heads(problem, 1, times=2))
+    wide = dataclasses.replace(small, scale=OTHER_SCALE * problem.scale, **few_heads(problem, 1, times=2))
     of_length = (unusual, unusual, small, wide)
     lengths = LENGTHS
     if problem.has_offsets and not problem.has_positions and problem.bounds != (None, None):

@@ -19,7 +19,7 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     return (
         dataclasses.replace(problem, batch=2, q_len=QUERIES, kv_len=LENGTH, **small),
         dataclasses.replace(problem, batch=1, q_len=19, kv_len=8, workload=ALL, **small),
-        dataclasses.replace(problem, batch=3, q_len=1, kv_len=LENGTH),
+        dataclasses.replace(problem, batch=9, q_len=1, kv_len=LENGTH, **small),
         dataclasses.replace(problem, batch=1, q_len=1, kv_len=1),
     )
 

@@ -33,9 +33,9 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     return (
         dataclasses.replace(small, q_len=queries, kv_len=queries, has_lse_gradient=True),
         dataclasses.replace(small, batch=2, q_len=queries, kv_len=keys, **two),
-        dataclasses.replace(small, batch=2, q_len=1, kv_len=keys, at_edges=False),
+        dataclasses.replace(small, batch=5, q_len=1, kv_len=keys),
         # More than a program of keys walks at a time.
-        dataclasses.replace(small, batch=2, q_len=keys, kv_len=keys, workload=SAME, at_edges=False),
+        dataclasses.replace(small, batch=2, q_len=keys, kv_len=keys, workload=SAME),
     )
 
 

@@ -13,8 +13,8 @@ from attn_tune.ops.native_sparse_attention.problem import LOCAL, SAME, Problem
 from attn_tune.ops.native_sparse_attention.reference import positions_of, reference
 from attn_tune.ops.typed_jax import jit
 
-# Kinds of rows at the edges: as usual, nothing is named, every other entry names nothing, one block fills half of the
-# row, blocks behind the query's own.
+# Kinds of rows at the edges: as usual, nothing is named, every other entry names nothing, one block fills the row, and
+# blocks behind the query's own.
 _KINDS = 5
 _GARBAGE = (-1, 2**31 - 1, -(2**31))
 # Blocks that are named besides those at random: the query's own, the first, and the one before its own.
@@ -31,13 +31,18 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     p = problem
     keys = jax.random.split(jax.random.key(seed), 6)
     dtype = jnp.dtype(p.dtype)
-    k = jax.random.normal(keys[1], (p.rows, p.kv_len, p.num_kv_heads, p.head_dim), dtype)
+
+    def drawn(key: Array, *shape: int) -> Array:
+        # Rounded so that the compiler keeps it: residuals are of what the kernels are given.
+        return round_to(jax.random.normal(key, shape), dtype).astype(dtype)
+
+    k = drawn(keys[1], p.rows, p.kv_len, p.num_kv_heads, p.head_dim)
     if direction == "fwd":
         k *= key_factors(jnp.arange(p.kv_len), seed, little=p.dtype == "float32")[:, None, None].astype(dtype)
     operands = Operands(
-        q=jax.random.normal(keys[0], (p.rows, p.q_len, p.num_q_heads, p.head_dim), dtype),
+        q=drawn(keys[0], p.rows, p.q_len, p.num_q_heads, p.head_dim),
         k=k,
-        v=jax.random.normal(keys[2], (p.rows, p.kv_len, p.num_kv_heads, p.v_head_dim), dtype),
+        v=drawn(keys[2], p.rows, p.kv_len, p.num_kv_heads, p.v_head_dim),
         indices=jnp.zeros((), jnp.int32),
         cu_seqlens=jnp.asarray(p.borders, jnp.int32) if p.is_packed else None,
     )
@@ -45,7 +50,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     if direction == "fwd":
         return operands
     exact = _reference(p, "fwd", operands)
-    dout = jax.random.normal(keys[4], exact["out"].shape, dtype)
+    dout = drawn(keys[4], *exact["out"].shape)
     out = round_to(exact["out"], dtype).astype(dtype)
     wide = (x.astype(jnp.float32) for x in (out, dout))
     delta = jnp.einsum("btnv,btnv->btn", *wide, precision="highest")
@@ -96,5 +101,5 @@ def _with_edges(p: Problem, indices: Array, own: Array) -> Int[Array, "B T K top
     indices = jnp.where(indices < 0, garbage, indices)
     nothing = (kind == 1) | ((kind == 2) & (entry % 2 == 0))
     indices = jnp.where(nothing, garbage, indices)
-    indices = jnp.where((kind == 3) & (entry % 2 == 0), indices[..., :1], indices)
+    indices = jnp.where(kind == 3, indices[..., :1], indices)
     return jnp.where((kind == 4) & (entry % 2 == 1), own + 1 + entry, indices)

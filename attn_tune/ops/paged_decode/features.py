@@ -5,8 +5,8 @@ from attn_tune.ops.fields.cache_samples import FLOAT8, PAGES, samples_of, shrunk
 from attn_tune.ops.fields.unusual_values import BITING_CAP, OTHER_SCALE
 from attn_tune.ops.paged_decode.problem import Problem
 
-# Eight sequences have every length of ``Problem.at_edges`` once; of more than one block of any kernel, and no multiple.
-BATCH, LENGTH = 8, 389
+# Ten sequences have every length of ``Problem.at_edges`` once; of more than one block of any kernel, and no multiple.
+BATCH, LENGTH = 10, 389
 
 
 def features(problem: Problem) -> tuple[Problem, ...]:

@@ -6,7 +6,7 @@ from attn_tune.ops.fields.unusual_values import BITING_CAP, OTHER_SCALE
 from attn_tune.ops.ragged_paged.problem import Problem
 
 # Sequences have every length of ``Problem.at_edges`` once; of more than one block of any kernel, and no multiple.
-BATCH, LENGTH, TOKENS = 11, 389, 150
+BATCH, LENGTH, TOKENS = 13, 389, 150
 
 
 def features(problem: Problem) -> tuple[Problem, ...]:

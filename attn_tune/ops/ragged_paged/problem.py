@@ -7,7 +7,7 @@ from typing import ClassVar
 from attn_tune.ops.contract import Workload, workload_field
 from attn_tune.ops.fields.attention import check_choice
 from attn_tune.ops.fields.cache import BLOCK, LATENT, LAYOUTS, SAME, SCALES
-from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, CacheAttention, least_bytes
+from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, TILED, CacheAttention, least_bytes
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind
@@ -17,7 +17,7 @@ DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
 NAME = "ragged_paged"
 VERSION = 1
 # Queries at the edges that belong to no sequence, and of the sequences there queries and given lengths; None is all
-# there are, and the last two lengths count as all that the cache holds and as nothing.
+# there are, and two lengths count as all that the cache holds and as nothing.
 PADDING = 3
 _EDGES = ((1, None), (1, 1), (0, 5), (3, 3), (4, 2), (None, None), (0, 0), (1, 9), (5, 21), (1, 2**31 - 1), (2, -3))
 # What has a scale of its own in queries that are codes; ``none``: they are no codes.
@@ -126,8 +126,11 @@ class Problem(CacheAttention):
     def _at_edges(self) -> tuple[tuple[int, int], ...]:
         left = max(0, self.tokens - PADDING)
         found: list[tuple[int, int]] = []
+        # The last two end, or their first window begins, with the first token of a tile of any size.
+        tiles = ((new, min(TILED + more, self.kv_len)) for new, more in ((1, 0), (2, self.window or 0)))
+        edges = (*_EDGES, *tiles)
         for i in range(self.batch):
-            new, length = _EDGES[i % len(_EDGES)]
+            new, length = edges[i % len(edges)]
             length = self.input_capacity if length is None else length
             # The sequences after this one have some of what is left too.
             new = min(left, left // 2 + 1 if new is None else new)

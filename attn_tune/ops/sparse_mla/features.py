@@ -17,11 +17,11 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     there are fewer keys than indices, twice the heads, one query, one key.
     """
     small = {"scale": 1.3 * problem.scale, "at_edges": True}
-    few = min(SELECTED, problem.num_selected)
+    few, twice = min(SELECTED, problem.num_selected), {"num_q_heads": 2 * problem.num_q_heads}
     return (
         dataclasses.replace(problem, batch=2, q_len=QUERIES, kv_len=LENGTH, num_selected=few, **small),
         dataclasses.replace(problem, batch=1, q_len=QUERIES, kv_len=17, num_selected=few, **small),
-        dataclasses.replace(problem, batch=3, q_len=1, kv_len=LENGTH, num_q_heads=2 * problem.num_q_heads),
+        dataclasses.replace(problem, batch=7, q_len=1, kv_len=LENGTH, num_selected=few, **small | twice),
         dataclasses.replace(problem, batch=1, q_len=1, kv_len=1, num_selected=1),
     )
 

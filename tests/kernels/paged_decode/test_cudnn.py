@@ -171,7 +171,7 @@ def test_lengths_and_pages_that_do_not_exist_are_made_safe(monkeypatch):
     monkeypatch.setattr(kernel, "paged_call", careless)
     p = claimed()["paged_at_edges"]
     operands = jax.jit(functools.partial(make_inputs, p, "fwd"))(1)
-    lengths = jnp.array([-5, 0, -(2**31), -1, 0, -7, -2, -3])
+    lengths = jnp.array([-5, 0, -(2**31), -1, 0, -7, -2, -3, -4, -6])
     forward = jax.jit(functools.partial(kernel.forward, p, Config()))
     found = forward(operands._replace(kv_lens=lengths))
     assert not np.asarray(found["out"], np.float32).any()

@@ -39,3 +39,10 @@ def test_some_biases_of_odd_seeds_are_large_and_of_both_signs():
     assert odd.min() < -89
     assert np.abs(even).max() < 10
     assert np.median(np.abs(odd)) < 1
+
+
+def test_feature_problems_hold_more_than_one_tile_and_one_query_of_another_scale():
+    problem = next(iter(samples().values()))
+    small = features(problem)
+    assert max(one.kv_len for one in small) > 256
+    assert all(one.scale != problem.scale for one in small if one.q_len == 1)

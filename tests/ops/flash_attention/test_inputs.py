@@ -90,3 +90,11 @@ def test_exponentials_of_some_logits_of_long_keys_overflow():
     inputs = make_inputs(problem, "fwd", 1)
     logits = np.einsum("bthd,bsd->bhts", inputs.q.astype(np.float32), inputs.k[:, :, 0].astype(np.float32)) / 8
     assert logits.max() > np.log(np.finfo(np.float32).max)
+
+
+def test_dropout_is_that_of_a_shard_of_a_larger_call():
+    p = _problem(dropout_rate=0.5)
+    seed, first_batch, first_head = np.asarray(make_inputs(p, "fwd", 0).dropout)
+    assert seed != np.asarray(make_inputs(p, "fwd", 1).dropout)[0]
+    assert first_batch > 0
+    assert first_head > 0

@@ -73,6 +73,7 @@ def test_feature_problems_of_the_indexer_keep_heads_width_and_dtype():
     for problem in samples().values():
         small = features(problem)
         assert any(one.at_edges for one in small)
+        assert any(one.at_edges and one.q_len == 1 and one.scale != problem.scale for one in small)
         for one in small:
             kept = ("num_q_heads", "head_dim", "dtype")
             assert [getattr(one, name) for name in kept] == [getattr(problem, name) for name in kept]

@@ -111,6 +111,7 @@ def test_feature_problems_of_selected_blocks_keep_what_decides_the_code():
         for one in small:
             assert [getattr(one, name) for name in kept] == [getattr(problem, name) for name in kept]
         assert any(one.at_edges for one in small)
+        assert problem.is_packed or any(one.at_edges and one.q_len == 1 for one in small)
         # Two key heads, and two sequences unless they are packed, whose indices are all drawn.
         drawn = [one for one in small if one.workload == RANDOM]
         assert drawn

@@ -139,6 +139,9 @@ def test_feature_problems_hold_empty_short_and_ragged_sequences():
         lengths = [set(one.given_lengths) for one in small]
         assert {0, 1, -3, 2**31 - 1} <= set().union(*lengths)
         assert max(max(one.lengths) for one in small) > 256
+        # Ends next to those of tiles, of the sequence and of the keys before its first query's window.
+        before = 0 if problem.window is None else small[0].window
+        assert {257, min(257 + before, small[0].kv_len)} <= set(small[0].lengths)
         # Longer than expected, in a cache of more pages than that would need.
         assert any(max(one.lengths) > one.kv_len for one in small)
         assert all(one.input_capacity >= one.kv_len + one.page_size for one in small if one.at_edges)

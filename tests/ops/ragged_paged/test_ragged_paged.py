@@ -117,6 +117,7 @@ def test_feature_problems_hold_padding_and_every_kind_of_sequence():
         assert any(new > 64 for new, _ in pairs)
         assert max(max(one.lengths) for one in small) > 256
         assert any(max(one.lengths) > one.kv_len for one in small)
+        assert (1, 257) in small[0].sequences
         # As many queries as sequences, which are not one each.
         assert any(one.tokens == one.batch > 1 and {new for new, _ in one.sequences} != {1} for one in small)
         assert any(one.window is not None for one in small) or not problem.causal

@@ -101,6 +101,8 @@ def test_feature_problems_of_sparse_mla_keep_heads_widths_and_dtype():
     for problem in samples().values():
         small = features(problem)
         assert any(one.at_edges for one in small)
+        # All kinds of rows with one query each, too.
+        assert any(one.at_edges and one.q_len == 1 and one.batch > 6 and one.scale != problem.scale for one in small)
         for one in small:
             assert one.num_q_heads in (problem.num_q_heads, 2 * problem.num_q_heads)
             kept = ("head_dim", "v_head_dim", "dtype", "has_sinks")
