@@ -56,7 +56,8 @@ def make_case(problem: Problem, seed: int = 0) -> Case:
     arrays: dict[str, Any] = {"q": operands.q, "k": operands.k, "v": operands.v}
     arrays |= {n: x for n in ("bias", "sinks") if (x := getattr(operands, n)) is not None}
     if operands.dropout is not None:
-        # The op's words: seed, first batch entry, first head.
+        # The op's words: seed, and first batch entry and head, which are zero for a call that is no shard.
+        operands = operands._replace(dropout=operands.dropout.at[1:].set(0))
         arrays["dropout_seed"] = operands.dropout[0]
     pairs, structure = p.batch * p.visible_pairs, {}
     if p.has_segments:
