@@ -25,7 +25,7 @@ from attn_tune.schema.signature import Field, FieldKind, Signature
 MORE = 9
 UNUSED_PAGES = 3
 # A token more than tiles of keys of any size hold.
-TILED = 257
+_TILED = 257
 
 _C, _S = FieldKind.CATEGORICAL, FieldKind.SCALABLE
 HEAD_FIELDS = (
@@ -165,6 +165,11 @@ class CacheAttention(CacheSizes):
         """The tokens of a sequence that the inputs' cache holds: whole pages; at the edges more than ``kv_len``."""
         most = self.kv_len + (MORE + self.page_size if self.at_edges else 0)
         return -(-most // self.page_size) * self.page_size if self.page_size else most
+
+    @property
+    def tile_ends(self) -> tuple[int, int]:
+        """Lengths that end with the first token of a tile of any size, and whose last token's window begins so."""
+        return min(_TILED, self.kv_len), min(_TILED + (self.window or 0), self.kv_len)
 
     @property
     def signature(self) -> Signature:

@@ -31,6 +31,14 @@ def two_key_heads(problem: CacheAttention) -> dict[str, int]:
     return {"num_kv_heads": heads, "num_q_heads": heads * problem.group_size}
 
 
+def unsaid_window[P: CacheAttention](problem: P, kv_len: int, **changes: Any) -> tuple[P, ...]:
+    """A shrunk problem, with a window that hides nothing of sequences as long as expected: no signature says it.
+
+    None where the problem has a window of its own.
+    """
+    return (shrunk(problem, kv_len, window=kv_len, **changes),) if problem.window is None else ()
+
+
 def samples_of[P](kind: Callable[..., P], sizes: Mapping[str, Any]) -> tuple[Callable[..., P], dict[str, P]]:
     """A function that makes tiny problems of ``sizes`` with some flags; by name, those with one feature each."""
 

@@ -1,7 +1,7 @@
 """Small problems that are hard to get right."""
 
 from attn_tune.ops.fields.cache import LATENT
-from attn_tune.ops.fields.cache_samples import FLOAT8, PAGES, samples_of, shrunk, two_key_heads
+from attn_tune.ops.fields.cache_samples import FLOAT8, PAGES, samples_of, shrunk, two_key_heads, unsaid_window
 from attn_tune.ops.fields.unusual_values import BITING_CAP, OTHER_SCALE
 from attn_tune.ops.paged_decode.problem import Problem
 
@@ -19,15 +19,12 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     """
     page = problem.page_size or 16
     short = 2 * page + 1
-    more = []
-    if problem.window is None:
-        more = [shrunk(problem, short, batch=BATCH, at_edges=True, window=short)]
     return (
         shrunk(problem, LENGTH, batch=BATCH, at_edges=True),
         shrunk(problem, LENGTH, batch=BATCH, workload="uni", scale=OTHER_SCALE * problem.scale),
         shrunk(problem, short, batch=3, at_edges=True, **two_key_heads(problem)),
         shrunk(problem, 1, batch=1),
-        *more,
+        *unsaid_window(problem, short, batch=BATCH, at_edges=True),
     )
 
 

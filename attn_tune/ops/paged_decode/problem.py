@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from attn_tune.ops.contract import workload_field
 from attn_tune.ops.fields.cache import LATENT, LAYOUTS
-from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, TILED, CacheAttention, least_bytes
+from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, CacheAttention, least_bytes
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind
@@ -62,9 +62,8 @@ class Problem(CacheAttention):
         """
         if self.at_edges:
             page = self.page_size or 16
-            # The last two end, or their first window begins, with the first token of a tile of any size.
-            tiles = (min(TILED + more, self.kv_len) for more in (0, self.window or 0))
-            edges = (self.input_capacity, 0, 1, page, page + 1, self.kv_len - 1, 2**31 - 1, -3, *tiles)
+            known = (self.input_capacity, 0, 1, page, page + 1, self.kv_len - 1, 2**31 - 1, -3)
+            edges = (*known, *self.tile_ends)
             return tuple(edges[i % len(edges)] for i in range(self.batch))
         return profile_lengths(self.workload, self.batch, self.kv_len)
 

@@ -1,7 +1,7 @@
 """Small problems that are hard to get right."""
 
 from attn_tune.ops.fields.cache import BLOCK, LATENT
-from attn_tune.ops.fields.cache_samples import FLOAT8, PAGES, samples_of, shrunk, two_key_heads
+from attn_tune.ops.fields.cache_samples import FLOAT8, PAGES, samples_of, shrunk, two_key_heads, unsaid_window
 from attn_tune.ops.fields.unusual_values import BITING_CAP, OTHER_SCALE
 from attn_tune.ops.ragged_paged.problem import Problem
 
@@ -19,15 +19,12 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     """
     page = problem.page_size or 16
     short = 2 * page + 1
-    more = []
-    if problem.window is None and problem.causal:
-        more = [shrunk(problem, short, batch=BATCH, tokens=page + 3, at_edges=True, window=short)]
     return (
         shrunk(problem, LENGTH, batch=BATCH, tokens=TOKENS, at_edges=True),
         shrunk(problem, LENGTH, batch=BATCH, tokens=LENGTH, workload="mix", scale=OTHER_SCALE * problem.scale),
         shrunk(problem, short, batch=BATCH, tokens=BATCH, at_edges=True, **two_key_heads(problem)),
         shrunk(problem, 1, batch=1, tokens=1),
-        *more,
+        *(unsaid_window(problem, short, batch=BATCH, tokens=page + 3, at_edges=True) if problem.causal else ()),
     )
 
 

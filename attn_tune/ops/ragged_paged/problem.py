@@ -7,7 +7,7 @@ from typing import ClassVar
 from attn_tune.ops.contract import Workload, workload_field
 from attn_tune.ops.fields.attention import check_choice
 from attn_tune.ops.fields.cache import BLOCK, LATENT, LAYOUTS, SAME, SCALES
-from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, TILED, CacheAttention, least_bytes
+from attn_tune.ops.fields.cache_problem import HEAD_FIELDS, CacheAttention, least_bytes
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind
@@ -126,9 +126,7 @@ class Problem(CacheAttention):
     def _at_edges(self) -> tuple[tuple[int, int], ...]:
         left = max(0, self.tokens - PADDING)
         found: list[tuple[int, int]] = []
-        # The last two end, or their first window begins, with the first token of a tile of any size.
-        tiles = ((new, min(TILED + more, self.kv_len)) for new, more in ((1, 0), (2, self.window or 0)))
-        edges = (*_EDGES, *tiles)
+        edges = (*_EDGES, *zip((1, 2), self.tile_ends, strict=True))
         for i in range(self.batch):
             new, length = edges[i % len(edges)]
             length = self.input_capacity if length is None else length
