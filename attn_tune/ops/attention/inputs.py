@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn_tune.ops.attention.operands import BackwardInputs, Operands
 from attn_tune.ops.attention.problem import Problem
+from attn_tune.ops.fields.unusual_values import without_first_sink
 
 VISIBLE_FRACTION = 0.8
 # One key in so many, a prime, has biases of odd seeds that are so many times as large: few rows have two such keys,
@@ -52,8 +53,7 @@ def _with_large(bias: Float[Array, "_b _n _t _s"], seed: int | Array) -> Float[A
 
 
 def _sinks(key: Array, heads: int, seed: int | Array) -> Float[Array, " N"]:
-    drawn = jax.random.normal(key, (heads,))
-    return drawn.at[0].set(jnp.where(seed % 2 == 1, -jnp.inf, drawn[0]))
+    return without_first_sink(jax.random.normal(key, (heads,)), seed % 2 == 1)
 
 
 def _mask(key: Array, shape: tuple[int, ...]) -> Bool[Array, "_b _n _t _s"]:

@@ -9,7 +9,6 @@ from attn_tune.ops.block_sparse_attention.patterns import pattern
 from attn_tune.ops.block_sparse_attention.problem import Problem
 from attn_tune.ops.block_sparse_attention.reference import as_dense, reference
 from attn_tune.ops.flash_attention import inputs as dense
-from attn_tune.ops.flash_attention.operands import Operands as DenseOperands
 from attn_tune.ops.typed_jax import jit
 
 
@@ -20,8 +19,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     cotangent of the lse if the problem has one.
     """
     p = problem
-    made = dense.make_inputs(as_dense(p), "fwd", seed if direction == "fwd" else 2 * seed)
-    assert isinstance(made, DenseOperands)
+    made = dense.make_operands(as_dense(p), direction, seed)
     operands = Operands(
         q=made.q,
         k=made.k,

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.ops.fields.cache import BLOCK, COLUMNS, JOINT, LATENT, SAME, axes, shape
 from attn_tune.ops.fields.long_keys import key_factors
+from attn_tune.ops.fields.unusual_values import without_first_sink
 
 # How much longer the only key of a sequence is: all logits of some rows are so far below zero that their exponentials
 # vanish, and none so far from it that float32 rounds an lse by more than is allowed.
@@ -87,8 +88,7 @@ def draw_sinks(problem: Any, key: Array) -> Float[Array, " N"]:
     """
     p = problem
     visible = p.kv_len if p.window is None else p.window + 1
-    drawn = jnp.log(jnp.float32(visible)) + jax.random.normal(key, (p.num_q_heads,))
-    return drawn.at[0].set(-jnp.inf) if p.at_edges else drawn
+    return without_first_sink(jnp.log(jnp.float32(visible)) + jax.random.normal(key, (p.num_q_heads,)), p.at_edges)
 
 
 def _cache(

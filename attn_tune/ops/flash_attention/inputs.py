@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.ops.fields.long_keys import key_factors
 from attn_tune.ops.fields.rounding import round_to
+from attn_tune.ops.fields.unusual_values import without_first_sink
 from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Residuals
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.flash_attention.reference import reference
@@ -24,24 +25,43 @@ TOKENS_PER_DOCUMENT = 1024
 MIN_DOCUMENTS, MAX_DOCUMENTS = 3, 64
 # Ids of odd seeds are multiples of it: in 8 or 16 bits they would all be alike.
 _ID_STEP = 2**24
+# Positions of odd seeds begin here: their lower 16 bits become negative after a hundred tokens.
+FAR_POSITION = 2**20 + 2**15 - 100
 SHARED_LENGTHS = (2**12, 2**16, 2**20)
 
 
 def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | BackwardInputs:
     """Inputs of one call, the same for the same seed; may be called under ``jit``.
 
-    Queries, keys, values, bias and cotangents are standard normal. For ``fwd`` odd seeds have some keys that are much
-    longer, so that the running maximum of a row moves late and far, and in 16 bits the exponential of a logit would
-    overflow; but not under a soft cap, near which it would show what kernels approximate. Segments and positions are
-    those of documents packed end to end, with padding at the end of the row, and their offsets; without offsets odd
-    seeds have two ids that take turns, both negative and far from zero. Or, with lengths, that padding alone, whose
-    keys and values are not numbers. Queries are aligned with keys at the bottom right. Sinks are large enough to take a
-    sizeable share of the softmax. For ``bwd`` the residuals come from the reference, rounded as a kernel would store
-    them, and ``delta`` is computed from the rounded output, with a cotangent of the lse if the problem has one.
+    For ``bwd`` the residuals come from the reference, rounded as a kernel would store them, the cotangent of the output
+    is standard normal, and ``delta`` is computed from the rounded output, with a cotangent of the lse if the problem
+    has one.
     """
-    q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, dout_key = jax.random.split(
-        jax.random.key(seed), 9
-    )
+    p, dtype, operands = problem, jnp.dtype(problem.dtype), make_operands(problem, direction, seed)
+    if direction == "fwd":
+        return operands
+    exact, dout_key = _reference(p, "fwd", operands), _keys_of(seed)[-1]
+    inputs = backward_inputs(operands, exact, _normal(dout_key, exact["out"].shape, dtype))
+    if p.has_lse_gradient:
+        dlse = jax.random.normal(jax.random.fold_in(dout_key, 1), inputs.delta.shape)
+        delta = jnp.where(jnp.isneginf(inputs.residuals.lse), 0.0, inputs.delta - dlse)
+        inputs = inputs._replace(delta=delta)
+    return inputs
+
+
+def make_operands(problem: Problem, direction: str, seed: int | Array) -> Operands:
+    """Operands of one call, as ``make_inputs``, without residuals and cotangents.
+
+    Queries, keys, values and bias are standard normal. Odd seeds have some keys that are much longer, so that the
+    running maximum of a row moves late and far, and in 16 bits the exponential of a logit would overflow; but not
+    under a soft cap, near which it would show what kernels approximate, nor in the backward of float32 or of rounded
+    logits. Segments and positions are those of documents packed end to end, with padding at the end of the row, and
+    their offsets; without offsets odd seeds have two ids that take turns, both negative and far from zero, and
+    positions beyond 16 bits. Or, with lengths, that padding alone, whose keys and values are not numbers. Queries are
+    aligned with keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax; of odd seeds
+    the first is none.
+    """
+    q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, _ = _keys_of(seed)
     p, dtype = problem, jnp.dtype(problem.dtype)
     documents = _documents(doc_key, p) if p.has_segments or p.has_positions else None
     lengths = _lengths(doc_key, p) if p.has_lengths else None
@@ -51,7 +71,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         v=_normal(v_key, (p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim), dtype),
         bias=None if p.bias_dims is None else _normal(bias_key, _extent(p, p.bias_dims), dtype),
         mask=None if p.mask_dims is None else _mask(mask_key, p),
-        sinks=_sinks(sink_key, p) if p.has_sinks else None,
+        sinks=_sinks(sink_key, p, seed) if p.has_sinks else None,
         dropout=_dropout_words(seed_key) if p.dropout_rate > 0 else None,
     )
     if documents is not None and p.has_segments:
@@ -73,17 +93,11 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
             kv_lengths=lengths,
         )
     if documents is not None and p.has_positions:
-        positions = documents[2]
+        # With offsets a position is that of a token in its sequence.
+        far = 0 if p.has_offsets else jnp.where(seed % 2 == 1, FAR_POSITION, 0)
+        positions = documents[2] + far
         operands = operands._replace(q_positions=positions[:, -p.q_len :], kv_positions=positions[:, -p.kv_len :])
-    if direction == "fwd":
-        return operands
-    exact = _reference(p, "fwd", operands)
-    inputs = backward_inputs(operands, exact, _normal(dout_key, exact["out"].shape, dtype))
-    if p.has_lse_gradient:
-        dlse = jax.random.normal(jax.random.fold_in(dout_key, 1), inputs.delta.shape)
-        delta = jnp.where(jnp.isneginf(inputs.residuals.lse), 0.0, inputs.delta - dlse)
-        inputs = inputs._replace(delta=delta)
-    return inputs
+    return operands
 
 
 def backward_inputs(operands: Operands, exact: Mapping[str, Array], dout: Float[Array, "B T N V"]) -> BackwardInputs:
@@ -102,6 +116,10 @@ def backward_inputs(operands: Operands, exact: Mapping[str, Array], dout: Float[
 _reference = jit(reference, static_argnums=(0, 1))
 
 
+def _keys_of(seed: int | Array) -> Array:
+    return jax.random.split(jax.random.key(seed), 9)
+
+
 def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
     # Compiling a generator takes a second; small arrays of many shapes share those of a few lengths.
     size = math.prod(shape)
@@ -115,10 +133,13 @@ def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
 
 def _keys(key: Array, p: Problem, direction: str, seed: int | Array) -> Array:
     keys = _normal(key, (p.batch, p.kv_len, p.num_kv_heads, p.head_dim), jnp.dtype(p.dtype))
-    if direction != "fwd" or p.soft_cap is not None:
+    # A backward forms its logits a second time; large ones that round apart from those of the lse are too far off.
+    is_exact = direction == "fwd" or (p.dtype != "float32" and p.logits_dtype == "float32")
+    if p.soft_cap is not None or not is_exact:
         return keys
     factors = key_factors(jnp.arange(p.kv_len), seed, little=p.dtype == "float32")
-    return keys * factors.astype(keys.dtype)[:, None, None]
+    # Rounded explicitly, as all: the compiler would leave it out between two operations, and residuals are of these.
+    return round_to(keys * factors[:, None, None], keys.dtype).astype(keys.dtype)
 
 
 def _renamed(ids: Int[Array, "B L"], seed: int | Array) -> Int[Array, "B L"]:
@@ -139,11 +160,12 @@ def _mask(key: Array, p: Problem) -> Bool[Array, "_b _n _t _s"]:
     return mask.at[..., 0].set(True) if shape[3] > 1 else mask.at[:, :, -1].set(True)
 
 
-def _sinks(key: Array, p: Problem) -> Array:
+def _sinks(key: Array, p: Problem, seed: int | Array) -> Array:
     left, right = p.bounds
     reach = (p.kv_len if left is None else left + 1) + (right or 0)
     visible = jnp.float32(min(p.kv_len, reach))
-    return jnp.log(visible) + _normal(key, (p.num_q_heads,), jnp.dtype(jnp.float32))
+    drawn = jnp.log(visible) + _normal(key, (p.num_q_heads,), jnp.dtype(jnp.float32))
+    return without_first_sink(drawn, seed % 2 == 1)
 
 
 def _dropout_words(key: Array) -> Array:

@@ -24,21 +24,25 @@ _FIXED = 3
 def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | BackwardInputs:
     """Inputs of one call, the same for the same seed; may be called under ``jit``.
 
-    Queries, keys, values and cotangents are standard normal; of the forward's odd seeds some keys are much longer, so
-    that the running maximum of a row moves late and far. A query names each block once, and behind those that there are
-    nothing. At the edges the kinds of rows take turns. For ``bwd`` the residuals come from the reference.
+    Queries, keys, values and cotangents are standard normal; of odd seeds some keys are much longer, so that the
+    running maximum of a row moves late and far, but not in the backward of float32. A query names each block once, and
+    behind those that there are nothing. At the edges the kinds of rows take turns. For ``bwd`` the residuals come from
+    the reference.
     """
     p = problem
     keys = jax.random.split(jax.random.key(seed), 6)
     dtype = jnp.dtype(p.dtype)
 
     def drawn(key: Array, *shape: int) -> Array:
-        # Rounded so that the compiler keeps it: residuals are of what the kernels are given.
-        return round_to(jax.random.normal(key, shape), dtype).astype(dtype)
+        return rounded(jax.random.normal(key, shape))
+
+    def rounded(drawn: Array) -> Array:
+        # So that the compiler keeps it: residuals are of what the kernels are given.
+        return round_to(drawn, dtype).astype(dtype)
 
     k = drawn(keys[1], p.rows, p.kv_len, p.num_kv_heads, p.head_dim)
-    if direction == "fwd":
-        k *= key_factors(jnp.arange(p.kv_len), seed, little=p.dtype == "float32")[:, None, None].astype(dtype)
+    if direction == "fwd" or p.dtype != "float32":
+        k = rounded(k * key_factors(jnp.arange(p.kv_len), seed, little=p.dtype == "float32")[:, None, None])
     operands = Operands(
         q=drawn(keys[0], p.rows, p.q_len, p.num_q_heads, p.head_dim),
         k=k,

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn_tune.ops.fields.long_keys import key_factors
+from attn_tune.ops.fields.unusual_values import without_first_sink
 from attn_tune.ops.sparse_mla.operands import Operands
 from attn_tune.ops.sparse_mla.problem import Problem
 
@@ -34,8 +35,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands:
     sinks: Float[Array, " N"] | None = None
     if p.has_sinks:
         sinks = jnp.log(jnp.float32(p.num_selected)) + jax.random.normal(keys[3], (p.num_q_heads,))
-        # Minus infinity is none.
-        sinks = sinks.at[0].set(-jnp.inf) if p.at_edges else sinks
+        sinks = without_first_sink(sinks, p.at_edges)
     return Operands(
         q=jax.random.normal(keys[1], (p.batch, p.q_len, p.num_q_heads, p.head_dim), jnp.dtype(p.dtype)),
         kv=jnp.where(named[..., None], drawn, jnp.nan),

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from attn_tune.ops.fields.long_keys import EVERY, LITTLE_LONGER, LONGER
-from attn_tune.ops.flash_attention.inputs import make_inputs
+from attn_tune.ops.flash_attention.inputs import make_inputs, make_operands
 from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.reference import reference
 from attn_tune.ops.masks.mask_info import MaskInfo
 
 TILE = 64
@@ -38,17 +39,38 @@ def test_the_running_maximum_moves_far_with_odd_seeds_and_only_with_them():
     assert _moves(make_inputs(_problem(), "fwd", 1), 8.0) > 256
 
 
-@pytest.mark.parametrize(("flags", "direction"), [({"soft_cap": 50.0}, "fwd"), ({}, "bwd"), ({"causal": True}, "bwd")])
-def test_gradients_and_soft_caps_have_keys_that_are_all_alike(flags, direction):
-    made = make_inputs(_problem(**flags), direction, 1)
-    keys = np.asarray((made.operands if direction == "bwd" else made).k, np.float32)
+@pytest.mark.parametrize(
+    ("flags", "direction"),
+    [({"soft_cap": 50.0}, "fwd"), ({"dtype": "float32"}, "bwd"), ({"logits_dtype": "bfloat16"}, "bwd")],
+)
+def test_soft_caps_and_backwards_of_rounded_differences_have_keys_that_are_all_alike(flags, direction):
+    keys = np.asarray(make_operands(_problem(**flags), direction, 1).k, np.float32)
     assert np.linalg.norm(keys, axis=-1).max() < 2 * np.sqrt(64)
+
+
+def test_backwards_of_sixteen_bits_have_the_long_keys_too():
+    residuals = make_inputs(_problem(causal=True), "bwd", 1).residuals
+    operands = make_operands(_problem(causal=True), "fwd", 1)
+    np.testing.assert_array_equal(make_operands(_problem(causal=True), "bwd", 1).k, operands.k)
+    np.testing.assert_array_equal(residuals.lse, reference(_problem(causal=True), "fwd", operands)["lse"])
+
+
+def test_the_first_sink_of_odd_seeds_is_none():
+    even, odd = (np.asarray(make_operands(_problem(has_sinks=True), "fwd", seed).sinks) for seed in (0, 1))
+    assert np.isfinite(even).all()
+    np.testing.assert_array_equal(np.isneginf(odd), [True, False])
+
+
+def test_positions_of_odd_seeds_cross_the_end_of_sixteen_bits():
+    made = make_operands(_problem(has_positions=True, causal=True), "fwd", 1)
+    for positions in (made.q_positions, made.kv_positions):
+        assert {True, False} == set((np.asarray(positions).astype(np.int16) < 0).ravel().tolist())
 
 
 @pytest.mark.parametrize(("dtype", "times"), [("float32", LITTLE_LONGER), ("float16", LONGER)])
 def test_the_long_keys_are_the_others_made_longer(dtype, times):
     keys = np.asarray(make_inputs(_problem(dtype=dtype), "fwd", 3).k)
-    plain = np.asarray(make_inputs(_problem(dtype=dtype), "bwd", 3).operands.k)
+    plain = np.asarray(make_operands(_problem(dtype=dtype, soft_cap=50.0), "fwd", 3).k)
     is_long = np.arange(1024) % EVERY == EVERY // 2
     np.testing.assert_array_equal(keys[:, ~is_long], plain[:, ~is_long])
     np.testing.assert_array_equal(keys[:, is_long], plain[:, is_long] * keys.dtype.type(times))
