@@ -4,20 +4,26 @@ Usage: python benchmarks/tpu_packs.py FOLDER [TARGET...], with libtpu installed;
 a run that was cut short continues. Without targets it makes all of them. Packs are written to
 ``attn_tune/packs/shipped``.
 
-Packs are of splash attention, for predictions of its forward were compared with published measurements, in spite of
-what else the databases hold. ``--direction fwd`` leaves the backward out; ``--max-trials`` tries more candidates.
+Packs are of splash attention, whose forward's predictions were compared with published measurements, and of decoding
+over pages, for which none is published; in spite of what else the databases hold. ``--direction fwd`` leaves the
+backward out; ``--max-trials`` tries more candidates of attention.
 """
 
 import argparse
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from attn_tune.tuner.offline.target import find_target
 
 TARGETS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x")
-KERNELS = ("pallas_tpu_splash", "pallas_tpu_splash_fused")
-PROBLEMS = ("--grid", "llama3-8b")
+# Kernels of the packs by grid.
+KERNELS = {
+    "llama3-8b": ("pallas_tpu_splash", "pallas_tpu_splash_fused"),
+    "llama3-8b-tpu-serving": ("pallas_tpu_paged",),
+}
 PACKS = Path(__file__).parent.parent / "attn_tune" / "packs" / "shipped"
 
 
@@ -33,14 +39,19 @@ def attn_tune(*arguments: str) -> None:
 def make(target: str, folder: Path, directions: list[str], max_trials: int) -> None:
     """Sweeps ``target`` and writes its pack, named after the device."""
     database = str(folder / f"{target}.db")
-    kernels = [argument for name in KERNELS for argument in ("--kernel", name)]
-    wanted = [argument for name in directions for argument in ("--direction", name)]
-    effort = ("--max-trials", str(max_trials))
-    attn_tune("sweep", "--target", target, *PROBLEMS, *kernels, *wanted, *effort, "--db", database)
+    effort = {"llama3-8b": (*_each("--direction", directions), "--max-trials", str(max_trials))}
+    for grid, kernels in KERNELS.items():
+        problems = ("--grid", grid, *_each("--kernel", kernels))
+        attn_tune("sweep", "--target", target, *problems, *effort.get(grid, ()), "--db", database)
     name = find_target(target).device.variant
-    chosen = ("--device", name, *kernels, "--allow-predicted", "--winners", "--overwrite")
-    attn_tune("export", str(PACKS / name), "--db", database, "--name", name, *PROBLEMS, *chosen)
+    chosen = (*_each("--grid", KERNELS), *_each("--kernel", itertools.chain.from_iterable(KERNELS.values())))
+    options = ("--device", name, "--allow-predicted", "--winners", "--overwrite")
+    attn_tune("export", str(PACKS / name), "--db", database, "--name", name, *chosen, *options)
     attn_tune("pack", "coverage", str(PACKS / name))
+
+
+def _each(option: str, values: Iterable[str]) -> list[str]:
+    return [argument for value in values for argument in (option, value)]
 
 
 def main() -> None:

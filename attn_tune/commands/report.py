@@ -213,7 +213,8 @@ def _print(
             frame = frame.loc[~frame["kernel"].isin(list(folded))]
         if name is Section.STATUSES:
             frame = frames.occurring(frame)
-        if name is Section.FAILURES and not every:
+        # Who asked for the reasons alone wants all of them.
+        if name is Section.FAILURES and not every and len(parts) > 1:
             frame, rest = frames.shortened(frame)
         frame = frame.drop(columns=[c for c in _HIDDEN.get(name, ()) if c in frame])
         if frame.empty:

@@ -145,6 +145,19 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     return groups.reset_index(drop=True)
 
 
+def commonest_failure(failed: pd.DataFrame) -> pd.Series:
+    """Kernel, direction and status that most of ``failures`` have, their number, and the commonest reason of these.
+
+    Refusals count only where nothing else went wrong.
+    """
+    tried = failed.loc[[not Status(status).is_refused for status in failed["status"]]]
+    groups = (failed if tried.empty else tried).groupby(["kernel", "direction", "status"], sort=False)
+    # Reasons with figures in them are all different.
+    numbers = groups["trials"].sum()
+    most = groups.get_group(numbers.idxmax()).iloc[0]
+    return most.where(most.index != "trials", numbers.max())
+
+
 def shortened(failed: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """The first ``SHOWN`` rows of ``failures`` with reasons of at most ``REASON`` characters, and how many others."""
     first = failed.head(SHOWN)

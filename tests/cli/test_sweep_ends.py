@@ -26,6 +26,7 @@ from attn_tune.schema import Status, config_to_dict
 from attn_tune.tuner.plan.grid import load_grid
 from attn_tune.tuner.protocol import Outcome
 from tests.cli.fakes import DEVICE, ENVIRONMENT, POINT, SIGNATURE, FakeExecutor, fill
+from tests.db.facts import begin, make_trial
 from tests.ops.known import known_kernels
 
 LONGER = SIGNATURE.replace("t=128 s=128", "t=256 s=256")
@@ -292,6 +293,17 @@ def test_kernels_that_cannot_run_here_are_one_line_of_validate_and_report(worker
         assert "kernels can do none of this (--all lists them)" in run(*report).stdout
         assert "cudnn" in run(*report, "--all").stdout
         assert "cudnn" in run(*report, "-f", "csv").stdout
+
+
+def test_who_asks_for_the_reasons_of_failures_gets_all(tmp_path):
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        for n in range(30):
+            failed = make_trial({"n": n}, status=Status.CRASHED, reason=f"signal {n}")
+            database.record(begin(database), failed)
+    everything = run("report", "--db", tmp_path / "lab.db").stdout
+    assert "and 10 more (--all lists them)" in everything
+    alone = run("report", "--db", tmp_path / "lab.db", "-s", "failures").stdout
+    assert all(f"signal {n}" in alone for n in range(30))
 
 
 def test_sections_of_a_report_stand_apart(tmp_path):

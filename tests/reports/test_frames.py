@@ -109,6 +109,19 @@ def test_failures_are_counted_by_their_first_line_commonest_first():
     assert "ok" not in set(frame["status"])
 
 
+def test_the_commonest_failure_is_of_the_commonest_status_and_no_refusal():
+    trials = [
+        *[{"status": "unsupported", "reason": "no window"}] * 5,
+        *[{"status": "out_of_resources", "reason": "shared memory"}] * 2,
+        *[{"status": "incorrect", "reason": f"out is wrong: error 0.{n}"} for n in (1, 2, 3)],
+    ]
+    failed = frames.failures(pd.DataFrame([{"kernel": "a", "direction": "fwd", **trial} for trial in trials]))
+    most = frames.commonest_failure(failed)
+    assert (most["status"], most["trials"], most["reason"]) == ("incorrect", 3, "out is wrong: error 0.1")
+    refused = frames.commonest_failure(failed.loc[failed["status"] == "unsupported"])
+    assert (refused["status"], refused["trials"]) == ("unsupported", 5)
+
+
 def test_coverage_says_which_points_have_no_decision():
     wanted = {PROBLEM.signature.text: "seen", "flash_attention/v1 other": "unseen"}
     frame = frames.coverage([decision("fwd")], wanted, ("fwd", "bwd"))
