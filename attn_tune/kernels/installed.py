@@ -8,7 +8,7 @@ from dataclasses import is_dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any, NamedTuple, Never
 
-from attn_tune.kernels.spec import KernelSpec, Search
+from attn_tune.kernels.spec import PLATFORMS, KernelSpec, Search
 from attn_tune.ops.installed import (
     BrokenPackage,
     entry_points,
@@ -16,10 +16,12 @@ from attn_tune.ops.installed import (
     one_line,
 )
 from attn_tune.ops.registry import get_op, op_names
+from attn_tune.schema.direction import WHOLE
 from attn_tune.schema.errors import UnsupportedError, UsageError, shown
 
 GROUP = "attn_tune.kernels"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_BACKEND = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def op_of_entry_point(point: EntryPoint) -> str:
@@ -141,6 +143,11 @@ def check_spec(spec: object) -> None:
     if not isinstance(spec.name, str) or not _NAME.fullmatch(spec.name):
         raise UsageError(f"a kernel's name is letters, digits and _.+-, not {spec.name!r}")
     where = f"kernel {spec.id!r}"
+    if not isinstance(spec.backend, str) or not _BACKEND.fullmatch(spec.backend):
+        known = ", ".join((*PLATFORMS, "xla"))
+        raise UsageError(
+            f"{where}: backend must be {known} or another word in small letters, got {shown(spec.backend)}"
+        )
     directions = get_op(spec.op).directions
     if not isinstance(spec.searches, Mapping) or not spec.searches:
         raise UsageError(f"{where}: searches must name a Search for each direction")
@@ -175,7 +182,19 @@ def _wrong_field(search: Search) -> str:
         ("infeasible", callable(search.infeasible), "a function"),
         ("candidates", candidates and all(map(callable, candidates.values())), "a table of functions by part"),
         ("call", isinstance(search.call, str) and ":" in search.call, "the text MODULE:FUNCTION"),
-        ("outputs", isinstance(search.outputs, Mapping), "a table of names of outputs by part"),
+        (
+            "outputs",
+            _names_outputs(search.outputs, candidates),
+            "a table with a tuple of names of outputs for each part",
+        ),
     )
     wrong = next(((name, wanted) for name, is_right, wanted in checks if not is_right), None)
     return f"{wrong[0]} must be {wrong[1]}, got {shown(getattr(search, wrong[0]))}" if wrong else ""
+
+
+def _names_outputs(named: Any, parts: Iterable[str]) -> bool:
+    """Whether each part of a direction made of several launches has outputs."""
+    if not isinstance(named, Mapping):
+        return False
+    outputs = (named.get(part) for part in parts if part != WHOLE)
+    return all(isinstance(t, tuple) and t and all(isinstance(name, str) for name in t) for t in outputs)

@@ -53,7 +53,8 @@ class Search:
         shared memory, registers. Takes a whole config or a part's config.
       call: path of ``(problem, config, inputs) -> {output: array}`` for the whole direction, on traced or concrete
         arrays. Outputs a caller drops must cost nothing under jit, so that one part can be timed by itself.
-      outputs: per part, the names of the outputs it alone makes; ``""`` names all.
+      outputs: of a direction made of several launches, per part the names of the outputs it alone makes. One launch
+        makes all, and the whole direction is proven on all.
       adapt: ``(tuned, problem, device, config) -> config or None``: makes of the config of the problem ``tuned`` one
         for ``problem``, whose sizes are near (``runtime.lookup.signature_distance``). Knobs whose best value depends on
         sizes follow them, others stay. None if there is no such config. By default no knob changes. ``infeasible`` is
@@ -68,7 +69,7 @@ class Search:
     heuristic: Callable[[Problem, Device], Config]
     candidates: Mapping[str, Callable[[Problem, Device], Iterable[Config]]]
     call: str
-    outputs: Mapping[str, tuple[str, ...]]
+    outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     infeasible: Callable[[Problem, Device, Config], str | None] = lambda problem, device, config: None
     adapt: Callable[[Problem, Problem, Device, Config], Config | None] = lambda tuned, problem, device, config: config
     grows: tuple[str, ...] = ()

@@ -1,6 +1,9 @@
 """DataFrames that answer a question each. Numbers stay numbers here: nanoseconds, ratios, counts."""
 
+import operator
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -145,17 +148,20 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     return groups.reset_index(drop=True)
 
 
-def commonest_failure(failed: pd.DataFrame) -> pd.Series:
+def commonest_failure(failed: pd.DataFrame) -> dict[str, Any]:
     """Kernel, direction and status that most of ``failures`` have, their number, and the commonest reason of these.
 
     Refusals count only where nothing else went wrong.
     """
-    tried = failed.loc[[not Status(status).is_refused for status in failed["status"]]]
-    groups = (failed if tried.empty else tried).groupby(["kernel", "direction", "status"], sort=False)
+    rows: list[dict[str, Any]] = failed.to_dict("records")
+    rows = [row for row in rows if not Status(row["status"]).is_refused] or rows
     # Reasons with figures in them are all different.
-    numbers = groups["trials"].sum()
-    most = groups.get_group(numbers.idxmax()).iloc[0]
-    return most.where(most.index != "trials", numbers.max())
+    kind = operator.itemgetter("kernel", "direction", "status")
+    numbers: Counter[Any] = Counter()
+    for row in rows:
+        numbers[kind(row)] += row["trials"]
+    most, number = numbers.most_common(1)[0]
+    return next(row for row in rows if kind(row) == most) | {"trials": number}
 
 
 def shortened(failed: pd.DataFrame) -> tuple[pd.DataFrame, int]:

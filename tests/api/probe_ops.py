@@ -70,7 +70,6 @@ def op_and_kernel(name, directions):
             heuristic=lambda problem, device: Config(),
             candidates={"": lambda problem, device: [Config()]},
             call=f"{HERE}:{name}_{direction}",
-            outputs={"": ()},
         )
         for direction in directions
     }

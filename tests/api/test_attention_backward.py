@@ -41,7 +41,6 @@ BLOCKED = KernelSpec(
             heuristic=lambda problem, device: Blocked(),
             candidates={"": lambda problem, device: [Blocked()]},
             call=f"{__name__}:blocked_backward",
-            outputs={"": ("dq", "dk", "dv", "dbias", "dsinks")},
         )
     },
     unsupported=lambda problem, direction, device: None,

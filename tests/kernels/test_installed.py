@@ -81,6 +81,23 @@ BROKEN = {
         + "SPEC = dataclasses.replace(XLA, name='x', searches={'fwd': fwd})",
         "'nowhere_at_all' of its call was not found",
     ),
+    "outputs": (
+        COPY
+        + "fwd = dataclasses.replace(XLA.searches['fwd'], outputs='out')\n"
+        + "SPEC = dataclasses.replace(XLA, name='x', searches={'fwd': fwd})",
+        "the search of fwd: outputs must be a table with a tuple of names of outputs for each part, got 'out'",
+    ),
+    "outputs of a part": (
+        COPY
+        + "parts = {'dq': print, 'dkv': print}\n"
+        + "bwd = dataclasses.replace(XLA.searches['bwd'], candidates=parts, outputs={'dq': ('dq',)})\n"
+        + "SPEC = dataclasses.replace(XLA, name='x', searches={'bwd': bwd})",
+        "outputs must be a table with a tuple of names of outputs for each part, got {'dq': ('dq',)}",
+    ),
+    "backend": (
+        COPY + "SPEC = dataclasses.replace(XLA, name='x', backend='Triton')",
+        "or another word in small letters, got 'Triton'",
+    ),
     "libraries": (
         COPY + "SPEC = dataclasses.replace(XLA, name='x', libraries='xy')",
         "libraries",

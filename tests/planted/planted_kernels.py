@@ -57,7 +57,6 @@ def _forward(*defects: str) -> Search:
         heuristic=lambda problem, device: ForwardConfig(),
         candidates={"": lambda problem, device: configs},
         call="planted_launches:forward",
-        outputs={"": ()},
     )
 
 
@@ -120,7 +119,6 @@ NEEDS_OTHERS = Search(
         )
     },
     call="planted_launches:forward",
-    outputs={"": ()},
 )
 
 
@@ -130,7 +128,6 @@ TOP_LEFT = Search(
     heuristic=lambda problem, device: ForwardConfig(),
     candidates={"": lambda problem, device: ()},
     call="planted_launches:top_left",
-    outputs={"": ()},
 )
 
 
@@ -145,7 +142,6 @@ def specs() -> list[KernelSpec]:
         heuristic=_no_heuristic,
         candidates={"": lambda problem, device: ()},
         call="planted_launches:forward",
-        outputs={"": ()},
     )
     return [
         _kernel("planted_wrong", {"fwd": _forward(*WRONG)}),

@@ -32,7 +32,6 @@ def one_launch(name: str, sizes, *, infeasible=lambda problem, device, config: N
         heuristic=lambda problem, device: Tile(),
         candidates={"": lambda problem, device: [Tile(size=s) for s in sizes]},
         call="attn_tune.kernels.flash_attention.xla.forward:forward",
-        outputs={"": ()},
         infeasible=infeasible,
         grows=grows,
     )

@@ -11,9 +11,6 @@ from attn_tune.schema.direction import WHOLE
 
 type Candidates = Callable[[Problem, Device], Iterable[Config]]
 
-# The gradients of a backward of one launch, and of the two launches of one that has two.
-GRADIENTS = ("dq", "dk", "dv", "dbias")
-
 
 def forward(package: str, config: type, *, candidates: Candidates, **more: Any) -> Search:
     """The search of ``package.forward:forward``, one launch that makes ``out`` and ``lse``."""
@@ -21,7 +18,6 @@ def forward(package: str, config: type, *, candidates: Candidates, **more: Any) 
         config=config,
         candidates={WHOLE: candidates},
         call=f"{package}.forward:forward",
-        outputs={WHOLE: ("out", "lse")},
         **more,
     )
 
@@ -31,7 +27,6 @@ def backward(
     config: type,
     *,
     candidates: Candidates,
-    outputs: tuple[str, ...] = GRADIENTS,
     **more: Any,
 ) -> Search:
     """The search of ``package.backward:backward``, one launch that makes all gradients."""
@@ -39,7 +34,6 @@ def backward(
         config=config,
         candidates={WHOLE: candidates},
         call=f"{package}.backward:backward",
-        outputs={WHOLE: outputs},
         **more,
     )
 

@@ -17,6 +17,7 @@ from attn_tune.ops.contract import Outputs, load
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import digest_text
+from attn_tune.schema.direction import WHOLE
 from attn_tune.schema.trial import Resources
 from attn_tune.tuner.protocol import ConfigRef, Lowered
 from attn_tune.tuner.work import cute_programs
@@ -87,7 +88,7 @@ def part_function(ref: ConfigRef) -> Callable[[Any], Outputs]:
 
 def part_outputs(search: Search, part: str) -> tuple[str, ...]:
     """The outputs of a part; empty for all of them."""
-    return tuple(search.outputs.get(part, ()))
+    return () if part == WHOLE else tuple(search.outputs[part])
 
 
 def compile_config(ref: ConfigRef, inputs: Any) -> Executable:

@@ -52,7 +52,7 @@ class Config:
 def kernel(op, module, name, searches, defects=()):
     """A kernel of one knob, without ``defects``, or one whose configs all have one of them.
 
-    ``searches`` are ``{direction: (function of module, outputs)}``.
+    ``searches`` are ``{direction: function of module}``.
     """
     configs = tuple(Config(defect=d) for d in defects) or tuple(Config(step=n) for n in (1, 2))
     return KernelSpec(
@@ -65,9 +65,8 @@ def kernel(op, module, name, searches, defects=()):
                 heuristic=lambda problem, device: configs[0],
                 candidates={"": lambda problem, device: configs},
                 call=f"{module}:{function}",
-                outputs={"": outputs},
             )
-            for direction, (function, outputs) in searches.items()
+            for direction, function in searches.items()
         },
         unsupported=lambda problem, direction, device: None,
         summary="a probe",

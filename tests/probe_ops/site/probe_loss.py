@@ -156,7 +156,7 @@ def _chosen(problem, inputs, count):
     return jax.lax.top_k(logits, count)[1]
 
 
-_MADE = {"fwd": ("forward", ("loss", "best")), "bwd": ("backward", ("grad_x", "grad_words"))}
+_MADE = {"fwd": "forward", "bwd": "backward"}
 _FWD = {"fwd": _MADE["fwd"]}
 KERNELS = (
     common.kernel(NAME, __name__, "plain", _MADE),

@@ -186,7 +186,7 @@ def _attend(problem, inputs, rows):
     return {"o": jax.lax.map(one, arrays, batch_size=rows), "cache": cache}
 
 
-_MADE = {"step": ("step", ("o", "cache"))}
+_MADE = {"step": "step"}
 KERNELS = (
     common.kernel(NAME, __name__, "plain", _MADE),
     common.kernel(NAME, __name__, "broken", _MADE, ("stray_write", "lost_write")),

@@ -163,7 +163,7 @@ def _scan(inputs, unroll):
     return {"o": jnp.moveaxis(out, 0, 1).astype(inputs["q"].dtype), "state": state}
 
 
-_MADE = {"fwd": ("forward", ("o", "state"))}
+_MADE = {"fwd": "forward"}
 KERNELS = (
     common.kernel(NAME, __name__, "scan", _MADE),
     common.kernel(NAME, __name__, "broken", _MADE, ("stale_state", "same_state")),

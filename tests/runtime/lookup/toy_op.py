@@ -28,7 +28,6 @@ def kernel(name, config=Config, directions=("fwd", "bwd"), **more):
         candidates={"": lambda problem, device: [config()]},
         infeasible=lambda problem, device, c: f"block {c.block} does not fit" if c.block > 1000 else None,
         call=f"{__name__}:kernel",
-        outputs={"": ("out",)},
     )
     return KernelSpec(
         op=OP,

@@ -1,15 +1,19 @@
 """Verdicts, with kernels played by functions."""
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
+from attn_tune.schema.direction import WHOLE
 from attn_tune.tuner.work import validate as validation
 from attn_tune.tuner.work.case_functions import compile_case_functions
+from attn_tune.tuner.work.compile import part_outputs
 from attn_tune.tuner.work.validate import same_bits, spoil_free_memory, validate
 
 
@@ -123,6 +127,17 @@ def test_only_the_parts_outputs_are_asked_for(case, plain):
     assert validate(call, [case], ("out",)).correct
     missing = validate(call, [case])
     assert [(e.output, e.error) for e in missing.errors if e.ratio > 1] == [("lse", math.inf)]
+
+
+def test_a_part_of_no_output_of_the_op_is_never_right(case):
+    verdict = validate(lambda inputs: {}, [case], ("dqq",))
+    assert not verdict.correct
+    assert verdict.remark == "dqq is no output of the op; known: out, lse"
+
+
+def test_a_launch_that_makes_all_is_judged_on_all_that_its_search_does_not_name():
+    search = get_kernel("flash_attention/xla").searches["fwd"]
+    assert part_outputs(dataclasses.replace(search, outputs={WHOLE: ("lse",)}), WHOLE) == ()
 
 
 def test_a_second_run_that_differs_is_reported_and_judged(case, plain):

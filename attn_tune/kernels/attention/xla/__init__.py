@@ -12,13 +12,12 @@ def _unsupported(problem: Problem, direction: str, device: Device) -> str | None
     return None
 
 
-def _search(direction: str, outputs: tuple[str, ...]) -> Search:
+def _search(direction: str) -> Search:
     return Search(
         config=Config,
         heuristic=lambda problem, device: Config(),
         candidates={"": lambda problem, device: (Config(),)},
         call=f"{_HERE}.kernel:{direction}",
-        outputs={"": outputs},
     )
 
 
@@ -27,8 +26,8 @@ SPEC = KernelSpec(
     name="xla",
     backend="xla",
     searches={
-        "fwd": _search("forward", ("out", "weights")),
-        "bwd": _search("backward", ("dq", "dk", "dv", "dbias", "dsinks")),
+        "fwd": _search("forward"),
+        "bwd": _search("backward"),
     },
     unsupported=_unsupported,
     summary="dense attention with its weights, compiled by XLA",

@@ -23,7 +23,6 @@ SPEC = KernelSpec(
             candidates={WHOLE: space.forward_candidates},
             infeasible=infeasible,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
             grows=_GROWS,
         ),
         "bwd": Search(

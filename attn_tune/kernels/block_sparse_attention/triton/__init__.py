@@ -24,7 +24,6 @@ SPEC = KernelSpec(
             infeasible=infeasible,
             adapt=space.adapt_forward,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
             grows=_GROWS,
         ),
         "bwd": Search(

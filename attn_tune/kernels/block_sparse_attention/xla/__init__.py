@@ -21,7 +21,6 @@ SPEC = KernelSpec(
             candidates={WHOLE: functools.partial(chunks.candidates, ForwardConfig)},
             infeasible=chunks.infeasible,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
             grows=_GROWS,
         ),
         "bwd": Search(
@@ -30,7 +29,6 @@ SPEC = KernelSpec(
             candidates={WHOLE: functools.partial(chunks.candidates, BackwardConfig)},
             infeasible=chunks.infeasible,
             call=f"{__name__}.backward:backward",
-            outputs={WHOLE: ("dq", "dk", "dv")},
             grows=_GROWS,
         ),
     },

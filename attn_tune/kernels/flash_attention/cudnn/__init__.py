@@ -14,14 +14,12 @@ SPEC = KernelSpec(
             heuristic=lambda problem, device: ForwardConfig(),
             candidates={"": lambda problem, device: (ForwardConfig(),)},
             call=f"{__name__}.kernel:forward",
-            outputs={"": ("out", "lse")},
         ),
         "bwd": Search(
             config=BackwardConfig,
             heuristic=lambda problem, device: BackwardConfig(),
             candidates={"": lambda problem, device: (BackwardConfig(),)},
             call=f"{__name__}.kernel:backward",
-            outputs={"": ("dq", "dk", "dv", "dbias")},
             # The call does not set force_deterministic, and no part of cuDNN's contract promises it without.
             nondeterministic="cuDNN may choose an algorithm that sums dq by atomics",
         ),

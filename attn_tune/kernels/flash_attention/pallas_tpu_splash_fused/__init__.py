@@ -21,7 +21,6 @@ SPEC = KernelSpec(
             BackwardConfig,
             heuristic=functools.partial(space.heuristic, BackwardConfig),
             candidates=functools.partial(space.candidates, BackwardConfig),
-            outputs=("dq", "dk", "dv"),
             infeasible=infeasible,
             adapt=space.adapt,
             # Larger blocks take more VMEM.

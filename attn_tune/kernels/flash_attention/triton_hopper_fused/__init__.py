@@ -18,7 +18,6 @@ SPEC = KernelSpec(
             candidates=space.candidates,
             infeasible=infeasible,
             adapt=space.adapt,
-            outputs=("dq", "dk", "dv"),
             # More stages take more shared memory.
             grows=("num_stages",),
             nondeterministic="dq is summed by atomics, in an order that differs from run to run",

@@ -19,7 +19,6 @@ SPEC = KernelSpec(
             infeasible=infeasible,
             adapt=space.adapt,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "state")},
             # More stages take more shared memory.
             grows=("num_stages",),
         ),
@@ -30,7 +29,6 @@ SPEC = KernelSpec(
             infeasible=infeasible_backward,
             adapt=space.adapt_backward,
             call=f"{__name__}.backward:backward",
-            outputs={WHOLE: ("dq", "dk", "dv", "dg", "dbeta", "dinitial_state")},
             grows=("num_stages", "gradient_stages"),
         ),
     },

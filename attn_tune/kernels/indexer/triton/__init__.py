@@ -17,7 +17,6 @@ SPEC = KernelSpec(
             infeasible=space.infeasible,
             adapt=space.adapt,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("scores",)},
             # More keys of a tile take more shared memory and registers, more stages more shared memory.
             grows=("block_k", "num_stages"),
         ),

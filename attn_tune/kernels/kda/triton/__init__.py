@@ -19,7 +19,6 @@ SPEC = KernelSpec(
             infeasible=infeasible,
             adapt=space.adapt_forward,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "state")},
             grows=("block_v", "num_stages"),
         ),
         "bwd": Search(
@@ -28,7 +27,6 @@ SPEC = KernelSpec(
             candidates={WHOLE: space.backward_candidates},
             infeasible=infeasible,
             call=f"{__name__}.backward:backward",
-            outputs={WHOLE: ("dq", "dk", "dv", "dg", "dbeta", "dinitial_state")},
         ),
     },
     unsupported=unsupported,

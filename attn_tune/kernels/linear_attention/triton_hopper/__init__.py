@@ -19,7 +19,6 @@ SPEC = KernelSpec(
             infeasible=infeasible,
             adapt=space.adapt,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "state")},
             # More stages take more shared memory.
             grows=("num_stages",),
         ),

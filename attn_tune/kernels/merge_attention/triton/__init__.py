@@ -15,7 +15,6 @@ SPEC = KernelSpec(
             heuristic=space.heuristic,
             candidates={WHOLE: space.candidates},
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
         ),
     },
     unsupported=space.unsupported,

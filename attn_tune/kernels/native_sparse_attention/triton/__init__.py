@@ -21,7 +21,6 @@ SPEC = KernelSpec(
             infeasible=infeasible,
             adapt=space.adapt_forward,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
             # Larger tiles take more shared memory and more registers, more stages more shared memory.
             grows=("block_k", "num_stages"),
         ),

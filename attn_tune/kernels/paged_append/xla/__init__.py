@@ -14,7 +14,6 @@ SPEC = KernelSpec(
             heuristic=lambda problem, device: Config(),
             candidates={WHOLE: lambda problem, device: (Config(),)},
             call=f"{__name__}.kernel:forward",
-            outputs={WHOLE: ("k", "v", "k_scale", "v_scale")},
         )
     },
     unsupported=lambda problem, direction, device: None,

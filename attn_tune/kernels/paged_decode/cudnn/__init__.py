@@ -15,7 +15,6 @@ SPEC = KernelSpec(
             heuristic=lambda problem, device: Config(),
             candidates={WHOLE: lambda problem, device: (Config(),)},
             call=f"{__name__}.kernel:forward",
-            outputs={WHOLE: ("out", "lse")},
         ),
     },
     unsupported=unsupported,

@@ -18,7 +18,6 @@ SPEC = KernelSpec(
             infeasible=infeasible,
             adapt=space.adapt,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
             # Larger blocks take more VMEM.
             grows=("pages_per_compute_block",),
         ),

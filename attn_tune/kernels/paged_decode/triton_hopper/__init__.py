@@ -18,7 +18,6 @@ SPEC = KernelSpec(
             infeasible=infeasible,
             adapt=space.adapt,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
             # More stages take more shared memory.
             grows=("num_stages",),
         ),

@@ -36,7 +36,6 @@ def search(call: str) -> Search:
         infeasible=infeasible,
         adapt=adapt,
         call=call,
-        outputs={WHOLE: ("out", "lse")},
         # Larger tiles take more shared memory and more registers, more stages more shared memory.
         grows=("block_q", "block_k", "num_stages", "decode_block_k"),
     )

@@ -18,7 +18,6 @@ SPEC = KernelSpec(
             infeasible=infeasible,
             adapt=space.adapt,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
             # Larger tiles take more shared memory and more registers, more stages more shared memory.
             grows=("block_k", "num_stages", "decode_block_k"),
         ),

@@ -17,7 +17,6 @@ SPEC = KernelSpec(
             infeasible=space.infeasible,
             adapt=space.adapt,
             call=f"{__name__}.forward:forward",
-            outputs={WHOLE: ("out", "lse")},
             # More stages take more shared memory.
             grows=("num_stages",),
         ),

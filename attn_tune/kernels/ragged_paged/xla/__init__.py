@@ -52,7 +52,6 @@ SPEC = KernelSpec(
             heuristic=_heuristic,
             candidates={WHOLE: _candidates},
             call=f"{__name__}.kernel:forward",
-            outputs={WHOLE: ("out", "lse")},
         )
     },
     unsupported=lambda problem, direction, device: None,

@@ -40,7 +40,6 @@ def search(call: str, queries: Callable[[Any], int], *, cuts_queries: bool) -> S
         infeasible=infeasible,
         adapt=lambda tuned, problem, device, config: adapt(problem, device, config, queries(problem)),
         call=call,
-        outputs={WHOLE: ("out", "lse")},
         # Larger blocks take more VMEM, and so do more of them.
         grows=(*(("bq_sz",) if cuts_queries else ()), "bkv_sz", "batch_size", "n_buffer"),
     )

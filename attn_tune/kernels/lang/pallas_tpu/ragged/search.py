@@ -41,7 +41,6 @@ def search(call: str, tokens: Callable[[Any], int]) -> Search:
         infeasible=infeasible,
         adapt=lambda tuned, problem, device, config: adapt(problem, device, config, tokens(problem)),
         call=call,
-        outputs={WHOLE: ("out", "lse")},
         # Larger blocks take more VMEM.
         grows=("num_kv_pages_per_block", "num_queries_per_block"),
     )

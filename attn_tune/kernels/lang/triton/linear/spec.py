@@ -30,7 +30,6 @@ def linear_spec(
                 infeasible=infeasible,
                 adapt=space.adapt_forward,
                 call=f"{_ROOM}.forward:forward",
-                outputs={WHOLE: ("out", "state")},
                 grows=("block_v", "num_stages"),
             ),
             "bwd": Search(
@@ -39,7 +38,6 @@ def linear_spec(
                 candidates={WHOLE: space.backward_candidates},
                 infeasible=infeasible,
                 call=f"{_ROOM}.backward:backward",
-                outputs={WHOLE: ("dq", "dk", "dv", "dg", "dinitial_state")},
             ),
         },
         unsupported=unsupported,

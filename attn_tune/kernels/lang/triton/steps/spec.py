@@ -21,7 +21,6 @@ def steps_spec(op: str) -> KernelSpec:
                 heuristic=space.heuristic,
                 candidates={WHOLE: space.candidates},
                 call="attn_tune.kernels.lang.triton.steps.forward:forward",
-                outputs={WHOLE: ("out", "state")},
             ),
         },
         unsupported=space.unsupported,

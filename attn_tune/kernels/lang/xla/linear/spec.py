@@ -15,7 +15,6 @@ _ROOM = "attn_tune.kernels.lang.xla.linear"
 
 def tiled_spec(op: str, *, has_delta: bool) -> KernelSpec:
     """The kernel ``xla`` of an op whose states go from token to token."""
-    gradients = ("dq", "dk", "dv", "dg", "dinitial_state")
     return KernelSpec(
         op=op,
         name="xla",
@@ -28,7 +27,6 @@ def tiled_spec(op: str, *, has_delta: bool) -> KernelSpec:
                 infeasible=space.infeasible,
                 adapt=space.adapt,
                 call=f"{_ROOM}.forward:forward",
-                outputs={WHOLE: ("out", "state")},
                 grows=("chunk", "tiles"),
             ),
             "bwd": Search(
@@ -38,7 +36,6 @@ def tiled_spec(op: str, *, has_delta: bool) -> KernelSpec:
                 infeasible=space.infeasible,
                 adapt=space.adapt,
                 call=f"{_ROOM}.backward:backward",
-                outputs={WHOLE: (*gradients, "dbeta") if has_delta else gradients},
             ),
         },
         unsupported=space.unsupported,
