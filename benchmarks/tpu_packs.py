@@ -19,11 +19,9 @@ from pathlib import Path
 from attn_tune.tuner.offline.target import find_target
 
 TARGETS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x")
-# Kernels of the packs by grid.
-KERNELS = {
-    "llama3-8b": ("pallas_tpu_splash", "pallas_tpu_splash_fused"),
-    "llama3-8b-tpu-serving": ("pallas_tpu_paged",),
-}
+ATTENTION = {"llama3-8b": ("pallas_tpu_splash", "pallas_tpu_splash_fused")}
+# Where a chip has two cores, predictions prefer configs that share them; the library says that those may hang.
+DECODING = {target: {"llama3-8b-tpu-serving": ("pallas_tpu_paged",)} for target in ("tpu-v6e", "tpu-v7x")}
 PACKS = Path(__file__).parent.parent / "attn_tune" / "packs" / "shipped"
 
 
@@ -40,11 +38,12 @@ def make(target: str, folder: Path, directions: list[str], max_trials: int) -> N
     """Sweeps ``target`` and writes its pack, named after the device."""
     database = str(folder / f"{target}.db")
     effort = {"llama3-8b": (*_each("--direction", directions), "--max-trials", str(max_trials))}
-    for grid, kernels in KERNELS.items():
+    asked = ATTENTION | DECODING.get(target, {})
+    for grid, kernels in asked.items():
         problems = ("--grid", grid, *_each("--kernel", kernels))
         attn_tune("sweep", "--target", target, *problems, *effort.get(grid, ()), "--db", database)
     name = find_target(target).device.variant
-    chosen = (*_each("--grid", KERNELS), *_each("--kernel", itertools.chain.from_iterable(KERNELS.values())))
+    chosen = (*_each("--grid", asked), *_each("--kernel", itertools.chain.from_iterable(asked.values())))
     options = ("--device", name, "--allow-predicted", "--winners", "--overwrite")
     attn_tune("export", str(PACKS / name), "--db", database, "--name", name, *chosen, *options)
     attn_tune("pack", "coverage", str(PACKS / name))
