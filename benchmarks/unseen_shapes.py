@@ -227,7 +227,7 @@ def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
         search = get_kernel(f"flash_attention/{kernel}").searches[direction]
         base = config_from_dict(search.config, untuned.config)
         configs = []
-        for part in search.outputs:
+        for part in search.parts:
             for knobs in MENU[f"{kernel}/{part or 'fwd'}"][width]:
                 names = KNOBS.get(kernel, TILE)
                 values = dict(zip(names, knobs, strict=False))

@@ -9,13 +9,17 @@ import jax
 from jaxtyping import Array
 
 from attn_tune.ops.registry import get_op
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import AttnTuneError, UsageError
 
 type Problem = Any
 type Operands = Any
 type Types = dict[str, jax.ShapeDtypeStruct]
 
 NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class OutputsError(AttnTuneError, TypeError):
+    """A kernel returned other outputs than its op declares."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,14 +122,34 @@ class Call:
         Raises:
           UsageError: the op declares no output as the gradient of an operand that is in ``gradients``.
         """
+        return {name: made[of_kernel] for name, of_kernel in self._names(problem, inputs).items()}
+
+    def check_outputs(self, kernel: str, problem: Problem, inputs: Any, made: Any) -> None:
+        """Refuse what ``kernel`` returned if it is not what the op declares; it may return more.
+
+        Raises:
+          OutputsError: it is no mapping, or an output is missing, no array, or of another shape or dtype.
+        """
+        if not isinstance(made, Mapping):
+            raise OutputsError(f"{kernel} must return a dict of outputs by name, not a {type(made).__name__}")
+        types = self.output_types(problem, inputs)
+        for name, of_kernel in self._names(problem, inputs).items():
+            found, like = made.get(of_kernel), types[name]
+            if (getattr(found, "shape", None), getattr(found, "dtype", None)) != (like.shape, like.dtype):
+                was = f"{found.dtype}{list(found.shape)}" if isinstance(found, jax.Array) else type(found).__name__
+                said = f"is {was}" if of_kernel in made else "is missing"
+                raise OutputsError(f"{kernel}: the output {of_kernel!r} {said}, must be {like.dtype}{list(like.shape)}")
+
+    def _names(self, problem: Problem, inputs: Any) -> dict[str, str]:
+        """The kernels' names of a launch's outputs, by those of ``output_types``."""
         types = self.output_types(problem, inputs)
         if operands_of(inputs) is inputs:
-            return {name: made[name] for name in types}
+            return {name: name for name in types}
         names = {output.of: output.name for output in get_op(self.op).outputs(problem, self.backward) if output.of}
         for name in types:
             if name not in names:
                 raise UsageError(f"op {self.op!r} has no output of {self.backward!r} that is the gradient of {name!r}")
-        return {name: made[names[name]] for name in types}
+        return {name: names[name] for name in types}
 
 
 def operands_of(inputs: Any) -> Operands:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from attn_tune.api.declaration import Call, operands_of
+from attn_tune.api.declaration import Call, OutputsError, operands_of
 from attn_tune.api.derivatives import guarded
 from attn_tune.api.folding import fold_vmap
 from attn_tune.api.meshes.axes import Axes, is_partitioned
@@ -88,14 +88,17 @@ def _with_others(
 ) -> Callable[[Any], dict[str, Array]]:
     """``launch`` of ``kernel``, or the launch of another where a library of it turns out not to be importable.
 
-    Equal launches are one function, as those of ``marked`` are: what is made of it is remembered too.
+    So it is where ``kernel`` does not return what the op declares, as untuned ones of other packages may. Equal
+    launches are one function, as those of ``marked`` are: what is made of it is remembered too.
     """
 
     @functools.wraps(launch)
     def run(inputs: Any) -> dict[str, Array]:
         try:
-            return launch(inputs)
-        except ImportError as error:
+            made = launch(inputs)
+            call.check_outputs(kernel, problem, inputs, made)
+            return made
+        except (ImportError, OutputsError) as error:
             other = _launch_of_another(call, problem, request, direction, kernel, error)
         return other(inputs)
 
@@ -128,7 +131,7 @@ def _behind_barriers(kernel: Callable, in_place: bool) -> Callable:
 
     def guarded(problem: Any, config: Any, inputs: Any) -> Any:
         given = jax.lax.optimization_barrier(inputs) if in_place else inputs
-        return jax.lax.optimization_barrier(dict(kernel(problem, config, given)))
+        return jax.lax.optimization_barrier(kernel(problem, config, given))
 
     return guarded
 

@@ -75,6 +75,6 @@ def marked(call: Callable[..., Any], problem: Any, config: Any, signature: str, 
     """
 
     def launch(inputs: Any) -> Any:
-        return dict(call(problem, config, inputs))
+        return call(problem, config, inputs)
 
     return named_jit(launch, mark_name(signature, direction))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import attn_tune
+from attn_tune.api.declaration import OutputsError
 from attn_tune.runtime.lookup import dispatch
-from attn_tune.runtime.lookup.question import unimportable
+from attn_tune.runtime.lookup.question import left_out
 from tests.kernels.test_installed import COPY, SIGNATURE, install, site
 
 __all__ = ["site"]
@@ -33,7 +34,7 @@ def installed(site):
         install(site, "fragile", COPY + SPEC.replace("fragile_calls", module))
 
     yield put
-    unimportable.clear()
+    left_out.clear()
 
 
 @pytest.fixture(params=[LATE, EARLY], ids=["traced", "loaded"])
@@ -59,7 +60,7 @@ def test_another_kernel_answers_forward_and_backward(fragile, caplog):
     want = jax.grad(lambda *x: loss(*x, platform="xla"), (0, 1, 2))(q, k, v)
     jax.tree.map(np.testing.assert_array_equal, got, want)
     explained = str(attn_tune.explain("flash_attention", SIGNATURE))
-    assert "a library of it cannot be imported: ModuleNotFoundError: No module named" in explained
+    assert "it is left out of this process: ModuleNotFoundError: No module named" in explained
 
 
 def test_a_module_that_raises_anything_as_it_is_loaded_is_left_out(installed, caplog):
@@ -74,11 +75,39 @@ def test_a_module_that_raises_anything_as_it_is_loaded_is_left_out(installed, ca
         attn_tune.flash_attention(q, k, v, platform="fragile")
 
 
+WRONG = {
+    "a dict of outputs by name, not a tuple": "return (out, lse)",
+    "the output 'out' is missing": "return {'lse': lse}",
+    "the output 'out' is float16[1, 16, 1, 16], must be float32[1, 16, 1, 16]": "return {'out': out.astype('float16')}",
+    "the output 'out' is float32[16, 1, 16], must be float32[1, 16, 1, 16]": "return {'out': out[0]}",
+    "the output 'out' is NoneType, must be": "return {'out': None}",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_kernel_that_returns_what_it_must_not_is_left_out(installed, caplog, words):
+    plain = "from attn_tune.kernels.flash_attention.xla.forward import forward\n"
+    body = "    made = forward(problem, config, inputs)\n    out, lse = made['out'], made.get('lse')\n"
+    module = f"wrong_calls_{list(WRONG).index(words)}"
+    installed(f"{plain}def call(problem, config, inputs):\n{body}    {WRONG[words]}\n", module)
+    q, k, v = operands()
+    with caplog.at_level(logging.WARNING, "attn_tune"):
+        got = attn_tune.flash_attention(q, k, v)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert words in said
+    np.testing.assert_array_equal(got, attn_tune.flash_attention(q, k, v, platform="xla"))
+    with pytest.raises(attn_tune.UnsupportedError, match="it is left out of this process: OutputsError: "):
+        attn_tune.flash_attention(q, k, v, platform="fragile")
+    left_out.clear()
+    with pytest.raises(OutputsError, match="flash_attention/fragile"):
+        attn_tune.flash_attention(q, k, v, platform="fragile")
+
+
 def test_the_kernel_that_a_caller_names_is_no_other(fragile):
     q, k, v = operands()
     with pytest.raises(ModuleNotFoundError, match="a_library_that_is_not_there"):
         attn_tune.flash_attention(q, k, v, platform="fragile")
-    assert not unimportable
+    assert not left_out
 
 
 def test_processes_of_one_program_choose_alike(fragile, monkeypatch):

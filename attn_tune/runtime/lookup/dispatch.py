@@ -21,7 +21,7 @@ from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup.answer import Answer, Rejection, Rung
 from attn_tune.runtime.lookup.explain import Explanation, nearest_text
 from attn_tune.runtime.lookup.ladder import Step
-from attn_tune.runtime.lookup.question import AUTO, Question, resolve, runs_on, unimportable
+from attn_tune.runtime.lookup.question import AUTO, Question, left_out, resolve, runs_on
 from attn_tune.runtime.lookup.resolution import (
     Choice,
     heuristic,
@@ -100,10 +100,10 @@ def choose(
 
 
 def leave_out(kernel: str, error: Exception) -> None:
-    """Let others answer for ``kernel``, ``"op/name"``, in this process: a library of it cannot be imported."""
-    if kernel not in unimportable:
-        unimportable[kernel] = one_line(error)
-        log.warning("%s is left out of this process: %s", kernel, unimportable[kernel])
+    """Let others answer for ``kernel``, ``"op/name"``, here: it cannot be loaded, or returns what it must not."""
+    if kernel not in left_out:
+        left_out[kernel] = one_line(error)
+        log.warning("%s is left out of this process: %s", kernel, left_out[kernel])
     current_view().settings.log.forget(kernel)
 
 
@@ -143,7 +143,7 @@ def _found(op: str, direction: str | None, problem: Any, device: Device | None, 
             _jax_config.jax_default_device if device is None else id(device),
         )
     )
-    if found is None or (unimportable and found.choice.spec.id in unimportable):
+    if found is None or (left_out and found.choice.spec.id in left_out):
         found = _find(op, direction, problem, device, kernel)
     found.tally[0] += 1
     if found.nearest is not None:
@@ -260,7 +260,7 @@ def _find(op: str, direction: str | None, problem: Any, device: Device | None, k
         kernel,
         _jax_config.jax_default_device if device is None else id(device),
     )
-    if unimportable:
+    if left_out:
         # What is remembered may be a kernel that was left out since.
         view.entries.pop(key, None)
     return view.put(key, found)

@@ -26,8 +26,8 @@ from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
 from attn_tune.schema.signature import Signature
 
 AUTO = "auto"
-# The errors of kernels whose libraries turned out not to be importable in this process, by ``op/name``.
-unimportable: dict[str, str] = {}
+# The errors of kernels that could not be loaded in this process, or returned what they must not, by ``op/name``.
+left_out: dict[str, str] = {}
 _FORBIDDEN = f"{VARIABLE}=1 forbids that"
 
 
@@ -244,8 +244,8 @@ def lacking(spec: KernelSpec, direction: str) -> str | None:
     """The reason why ``spec`` can do no problem at all here: it lacks the direction, or a module; None if it may."""
     if direction not in spec.searches:
         return f"it has no {direction}"
-    if spec.id in unimportable:
-        return f"a library of it cannot be imported: {unimportable[spec.id]}"
+    if spec.id in left_out:
+        return f"it is left out of this process: {left_out[spec.id]}"
     return missing(spec)
 
 

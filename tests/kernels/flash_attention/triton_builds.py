@@ -162,7 +162,7 @@ def compile_build(build: Build, capability: int) -> dict:
 
     p, device = build.problem, device_of(capability)
     part, whole = config_of(build, device)
-    outputs = {"dbias": ("dbias",), **build.search.outputs}[build.part]
+    outputs = {"dbias": ("dbias",), **build.search.outputs}.get(build.part)
     call = load(build.search.call)
     operands = _abstract(p)
     inputs = operands if build.direction == "fwd" else _abstract_backward(p, operands)
@@ -170,7 +170,7 @@ def compile_build(build: Build, capability: int) -> dict:
     def one_part(x):
         # Only this part's outputs are returned: the other launches must vanish from the program.
         made = call(p, whole, x)
-        return {name: made[name] for name in outputs if name in made}
+        return {name: made[name] for name in outputs or made if name in made}
 
     with compile_target(capability), record_compiles() as compiled:
         jax.jit(one_part).trace(inputs).lower(lowering_platforms=("cuda",))
