@@ -69,6 +69,7 @@ def _checks(db: Path | None) -> Iterator[Check]:
     yield from map(_package, _PACKAGES)
     yield _guarded("device", _device)
     yield _guarded("kernels", _kernels)
+    yield from _assembler()
     yield from _left_out()
     for package in registry.broken_packages():
         yield Check("kernels", f"{package}; mend, upgrade or uninstall the package", Verdict.FAIL)
@@ -148,6 +149,15 @@ def _left_out() -> Iterator[Check]:
             names.setdefault(reason, []).append(spec.id)
     for reason, ids in names.items():
         yield Check("extras", f"{reason}; left out without it: {', '.join(ids)}")
+
+
+def _assembler() -> Iterator[Check]:
+    """A check of what assembles Triton's kernels, where it is known to be wrong."""
+    from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.lang.triton.limits import refuses_assembler
+
+    if reason := refuses_assembler(current_device()):
+        yield Check("assembler", f"kernels of gates a channel are left out: {reason}", Verdict.WARN)
 
 
 def _timer() -> Check:

@@ -20,6 +20,7 @@ from attn_tune.commands.sweeps.progress import View
 from attn_tune.commands.sweeps.tally import Tally
 from attn_tune.db import Database
 from attn_tune.kernels import registry
+from attn_tune.kernels.lang.triton import limits
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active import settings
 from attn_tune.schema import Status, config_to_dict
@@ -243,6 +244,14 @@ def test_the_default_strategy_asks_for_nothing(worker, tmp_path, monkeypatch):
     refused = sweep(tmp_path, "-g", SIGNATURE, "--strategy", "surrogate")
     assert (refused.exit_code, "scikit-learn" in refused.stderr) == (2, True)
     assert "scikit-learn" in run("doctor").stdout
+
+
+def test_doctor_warns_of_an_assembler_that_makes_wrong_code(monkeypatch):
+    assert "assembler" not in run("doctor").stdout
+    monkeypatch.setattr(limits, "refuses_assembler", lambda device: "it needs Triton 3.8 or later")
+    shown = run("doctor")
+    assert shown.exit_code == 0
+    assert "warn  assembler    kernels of gates a channel are left out: it needs Triton 3.8 or later" in shown.stdout
 
 
 def test_doctor_names_the_extras_that_would_bring_more_kernels(monkeypatch):

@@ -1,11 +1,12 @@
 """Untuned choices of wide tiles for devices that are absent: they fit shared memory, or XLA answers."""
 
+import dataclasses
 import importlib.metadata
 
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.lang.triton.limits import refuses_triton
+from attn_tune.kernels.lang.triton.limits import refuses_assembler, refuses_triton
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
 from attn_tune.ops.registry import get_op
@@ -60,9 +61,47 @@ def older_triton(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["kda", "gla", "linear_attention", "gated_delta_rule"])
-def test_chunks_need_a_newer_triton_on_blackwell_alone(name, older_triton):
+def test_chunks_need_a_newer_triton_on_blackwell_alone(name, older_triton, monkeypatch):
     spec = get_kernel(f"{name}/triton")
     problem = next(iter(load(get_op(name).samples)().values()))
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "/cuda-13/bin/ptxas")
     assert spec.unsupported(problem, "fwd", device_from_kind("nvidia-h200")) is None
     reason = spec.unsupported(problem, "fwd", device_from_kind("nvidia-b200"))
     assert "needs Triton 3.8 or later; 3.7.1" in str(reason)
+
+
+@pytest.mark.parametrize(("name", "needs"), [("kda", True), ("gla", True), ("linear_attention", False)])
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_gates_a_channel_are_not_left_to_the_assembler_of_cuda_12_8(name, needs, direction, older_triton, monkeypatch):
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    problem = next(iter(load(get_op(name).samples)().values()))
+    reason = get_kernel(f"{name}/triton").unsupported(problem, direction, device_from_kind("nvidia-h200"))
+    assert (reason is not None) == needs
+    if needs:
+        assert "it needs Triton 3.8 or later; 3.7.1 is installed: pip install --upgrade triton" in reason
+        assert "or name an assembler of CUDA 13 by TRITON_PTXAS_PATH" in reason
+
+
+def test_the_reason_names_the_assembler_of_the_wheels_of_jax(older_triton, monkeypatch, tmp_path):
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    path = tmp_path / "nvidia" / "cu13" / "bin" / "ptxas"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    info = tmp_path / "nvidia_cuda_nvcc-13.0.88.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cuda-nvcc\nVersion: 13.0.88\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert f"such as {path};" in refuses_assembler(device_from_kind("nvidia-h200"))
+    assert refuses_assembler(device_from_kind("nvidia-b200")) is None
+
+
+def test_a_backward_without_states_needs_a_newer_triton_on_hopper(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.6.0")
+    refuses_triton.cache_clear()
+    samples, spec = load(get_op("gated_delta_rule").samples)(), get_kernel("gated_delta_rule/triton_hopper")
+    wide = {name: dataclasses.replace(samples[name], head_dim=64, v_head_dim=64) for name in ("plain", "states")}
+    h200 = device_from_kind("nvidia-h200")
+    assert "needs Triton 3.7 or later" in str(spec.unsupported(wide["plain"], "bwd", h200))
+    assert spec.unsupported(wide["plain"], "fwd", h200) is None
+    assert spec.unsupported(wide["states"], "bwd", h200) is None
+    refuses_triton.cache_clear()

@@ -3,6 +3,7 @@
 import functools
 import importlib.metadata
 import importlib.util
+import os
 import re
 import textwrap
 
@@ -39,6 +40,9 @@ UNITS = {
 
 # Compute capabilities of the oldest GPUs that kernels run on, and that have conversions to and from float8.
 OLDEST, OLDEST_WITH_FLOAT8, OLDEST_WITH_CLUSTERS = 80, 89, 90
+# Before this version Triton has the assembler of CUDA 12.8 for GPUs before Blackwell (compute capability 10.0).
+_NEWER_ASSEMBLER, _BLACKWELL = (3, 8), 100
+_ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
 
 
 def refuses_device(device: Device) -> str | None:
@@ -64,6 +68,31 @@ def refuses_triton(oldest: tuple[int, int]) -> str | None:
         wanted = ".".join(map(str, oldest))
         return f"it needs Triton {wanted} or later; {version} is installed: pip install --upgrade triton"
     return None
+
+
+def refuses_assembler(device: Device) -> str | None:
+    """The reason that what Triton has to assemble kernels makes wrong code of some, or None.
+
+    Of the same PTX the assembler of CUDA 13.0 makes right code (``benchmarks/results/h200/assembler_of_12_8.txt``).
+    """
+    if (device.compute_capability or _BLACKWELL) >= _BLACKWELL or os.environ.get(_ASSEMBLER_VARIABLE):
+        return None
+    if not (reason := refuses_triton(_NEWER_ASSEMBLER)):
+        return None
+    of_jax = _assembler_of_jax()
+    such = f", such as {of_jax}" if of_jax else ""
+    return (
+        f"{reason}, or name an assembler of CUDA 13 by {_ASSEMBLER_VARIABLE}{such}; that of CUDA 12.8 makes wrong code"
+    )
+
+
+def _assembler_of_jax() -> str:
+    """The path of the assembler in JAX's wheels for CUDA 13, ``""`` without them."""
+    try:
+        path = str(importlib.metadata.distribution("nvidia-cuda-nvcc").locate_file("nvidia/cu13/bin/ptxas"))
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return path if os.path.exists(path) else ""
 
 
 def refuses_cache(cache_dtype: str, device: Device) -> str | None:

@@ -11,6 +11,8 @@ _HOPPER = 90
 _MOST_PROGRAMS = 2**31 // 1152
 # Gluon, the part of Triton that this is written in, has no descriptors made by programs in earlier versions.
 _OLDEST_TRITON = (3, 6)
+# Triton 3.6 stops at a backward for which no state is given: its groups of warps take arrays that they do not use.
+_OLDEST_WITHOUT_STATES = (3, 7)
 
 
 def unsupported(problem: Recurrent, direction: str, device: Device) -> str | None:
@@ -29,7 +31,8 @@ def unsupported(problem: Recurrent, direction: str, device: Device) -> str | Non
     # A backward walks in both directions, and has programs for tokens of no sequence.
     both = 2 * programs(p, 1) + 2 * p.num_value_heads * (p.v_head_dim // COLUMNS)
     found = found or _no_room(p, programs(p, 1) if is_forward else both)
-    return found or refuses_triton(_OLDEST_TRITON)
+    has_state = p.has_initial_state or p.has_final_state
+    return found or refuses_triton(_OLDEST_TRITON if is_forward or has_state else _OLDEST_WITHOUT_STATES)
 
 
 def too_many_programs(problem: Recurrent, groups: int, segments: int) -> str | None:

@@ -2,7 +2,13 @@
 
 from attn_tune.kernels.lang.recurrent import Recurrent, refuses_gradients
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_device, refuses_triton, shared_limit
+from attn_tune.kernels.lang.triton.limits import (
+    has_tensor_memory,
+    refuses_assembler,
+    refuses_device,
+    refuses_triton,
+    shared_limit,
+)
 from attn_tune.schema.device import Device
 
 MAX_ROWS = 256
@@ -18,7 +24,10 @@ def unsupported(problem: Recurrent, direction: str, device: Device) -> str | Non
         return reason
     if problem.head_dim > MAX_ROWS:
         return f"h={problem.head_dim} is above {MAX_ROWS}: columns of the state are held in registers"
-    return refuses_triton(_OLDEST_WITH_TENSOR_MEMORY) if has_tensor_memory(device) else None
+    if has_tensor_memory(device):
+        return refuses_triton(_OLDEST_WITH_TENSOR_MEMORY)
+    # On an H200 gradients of such gates were wrong, and some kernels wrote outside of their arrays.
+    return refuses_assembler(device) if problem.gate == "channel" else None
 
 
 def too_many_registers(device: Device, what: str, held: int) -> str | None:
