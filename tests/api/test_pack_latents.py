@@ -86,7 +86,7 @@ def test_latents_of_no_tokens_pack_to_an_empty_cache(shape):
 @pytest.mark.parametrize("value", [0, 0.0, -1.0, np.float32("nan"), np.full((), np.inf)])
 def test_a_factor_of_latents_that_is_not_positive_and_finite_is_refused_by_name(value):
     q = jnp.zeros((3, HEADS, L + R), jnp.bfloat16)
-    with pytest.raises(UsageError, match="kv_scale must be positive and finite, got"):
+    with pytest.raises(UsageError, match="kv_scale must be positive and finite in float32, got"):
         decode(LATENTS.astype(jnp.float8_e4m3fn), q, kv_scale=value)
 
 

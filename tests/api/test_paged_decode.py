@@ -175,7 +175,7 @@ def test_a_scale_of_codes_that_is_seen_not_to_be_positive_and_finite_is_refused(
     query, codes = jnp.ones((1, 2, 8), jnp.bfloat16), jnp.ones((1, 4, 2, 8), jnp.int8)
     good, bad = kind(0.5), kind(value)
     for scales, name in (((bad, good), "k_scale"), ((good, bad), "v_scale")):
-        with pytest.raises(UsageError, match=f"{name} must be positive and finite, got"):
+        with pytest.raises(UsageError, match=f"{name} must be positive and finite in float32, got"):
             attn_tune.paged_decode(query, codes, codes, jnp.array([4]), k_scale=scales[0], v_scale=scales[1])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attn_tune
-from attn_tune.ops.fields.cache_arguments import check_count, check_integers, check_window
+from attn_tune.ops.fields.cache_arguments import check_count, check_ends, check_factors, check_integers, check_window
 from attn_tune.schema.errors import UsageError
 
 LARGEST, LEAST = 2**31 - 1, -(2**31)
@@ -36,6 +36,32 @@ def test_integers_of_the_64_bit_mode_are_saturated_too():
 @pytest.mark.parametrize("given", [2**40, np.int64(2**40), np.array(2**40)])
 def test_a_large_number_of_sequences_is_all_of_them(given):
     assert int(check_count("num_seqs", given)) == LARGEST
+
+
+@pytest.mark.parametrize(
+    "given", [[0, 5, 3, 8], np.asarray([0, 5, 3, 8]), (4, 5, 3, 8)], ids=["list", "numpy", "tuple"]
+)
+def test_ends_that_decrease_are_refused_where_the_host_holds_them(given):
+    with pytest.raises(UsageError, match="cu_q_lens must not decrease, got 3 after 5"):
+        check_ends("cu_q_lens", given, (4,))
+    # The rest of what a static shape holds may be anything.
+    check_ends("cu_q_lens", given, (4,), num_seqs=1)
+    check_ends("cu_q_lens", jnp.asarray(given), (4,))
+    check_ends("cu_q_lens", np.sort(given), (4,))
+
+
+def test_sequences_of_ops_without_a_cache_do_not_decrease_either():
+    x, ends = jnp.zeros((1, 64, 1, 64), jnp.bfloat16), np.asarray([0, 40, 10, 64])
+    with pytest.raises(UsageError, match="cu_seqlens must not decrease, got 10 after 40"):
+        attn_tune.linear_attention(x, x, x, cu_seqlens=ends)
+    with pytest.raises(UsageError, match="cu_seqlens must not decrease, got 10 after 40"):
+        attn_tune.mean_pooling(x, block_size=16, cu_seqlens=ends)
+
+
+@pytest.mark.parametrize("given", [1e39, np.float64(1e-60), -1.0, float("nan")])
+def test_factors_that_float32_cannot_hold_are_refused(given):
+    with pytest.raises(UsageError, match="v_scale must be positive and finite in float32"):
+        check_factors("v_scale", given)
 
 
 def test_a_window_beyond_all_positions_hides_nothing():

@@ -20,6 +20,7 @@ from attn_tune.ops.fields.cache import sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     check_caches,
     check_count,
+    check_ends,
     check_heads,
     check_integers,
     count_sequences,
@@ -158,7 +159,7 @@ def cascade_attention(
     else:
         ragged = functools.partial(ragged_paged, platform=_platform(platform, "ragged_paged"))
         own = ragged(q, k, v, kv_lens, cu_q_lens, page_table, **of_own)
-        ends = first_ends(num_seqs, check_integers("cu_q_lens", cu_q_lens, (batch + 1,)))
+        ends = first_ends(num_seqs, check_ends("cu_q_lens", cu_q_lens, (batch + 1,), num_seqs=num_seqs))
         parts = []
         for level in levels:
             group_ends = ends[_group_ends(level, batch)]
@@ -207,7 +208,7 @@ def _checked_levels(prefixes: Any, batch: int) -> list[SharedPrefix]:
                 kv_lens=check_integers(f"{name}.kv_lens", level.kv_lens, (groups,), f"{name}.kv_lens"),
                 cu_seqs=None
                 if level.cu_seqs is None
-                else check_integers(f"{name}.cu_seqs", level.cu_seqs, (groups + 1,), f"{name}.kv_lens"),
+                else check_ends(f"{name}.cu_seqs", level.cu_seqs, (groups + 1,), f"{name}.kv_lens"),
             )
         )
     return found

@@ -17,6 +17,7 @@ from attn_tune.ops.fields.cache import SAME, sizes_of
 from attn_tune.ops.fields.cache_arguments import (
     cache_letters,
     check_caches,
+    check_ends,
     check_integers,
     check_scales,
     count_sequences,
@@ -158,7 +159,7 @@ def paged_append(
                 f"new_{name} {list(new.shape)} must have the cache's {sizes['head']} heads of {cache.shape[-1]}"
             )
     lengths = check_integers("kv_lens", kv_lens, (batch,))
-    ends = None if cu_q_lens is None else check_integers("cu_q_lens", cu_q_lens, (batch + 1,))
+    ends = None if cu_q_lens is None else check_ends("cu_q_lens", cu_q_lens, (batch + 1,), num_seqs=num_seqs)
     lengths = first_sequences(num_seqs, lengths)
     ends = None if ends is None else first_ends(num_seqs, ends)
     table = None if page_table is None else check_integers("page_table", page_table, (batch, None))

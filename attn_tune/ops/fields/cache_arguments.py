@@ -79,7 +79,9 @@ def check_caches(
         raise UsageError(f"k_pages of layout 'interleaved' must have an even number of heads, got shape {k.shape}")
     found = sizes_of(layout, k.shape)["page"]
     if sequences is not None and found != sequences:
-        raise UsageError(f"k_pages has {found} sequences, not {sequences}; a cache in pages needs page_table")
+        raise UsageError(
+            f"k_pages has {found} sequences in layout {layout!r}, not {sequences}; a cache in pages needs page_table"
+        )
     return k, v
 
 
@@ -100,14 +102,37 @@ def check_integers(name: str, given: Any, shape: tuple[int | None, ...], beside:
     return array.astype(jnp.int32)
 
 
+def check_ends(
+    name: str, given: Any, shape: tuple[int, ...], beside: str = "kv_lens", num_seqs: Any = None
+) -> Int[Array, " ends"]:
+    """Where sequences that lie end to end begin, and the end of the last, as ``check_integers``.
+
+    What Python or numpy holds must not decrease, unless ``num_seqs`` says that only the first ones count. What JAX
+    holds is on the device and is not looked at.
+
+    Raises:
+      UsageError: as ``check_integers``, or an end comes before the one that it follows.
+    """
+    ends = check_integers(name, given, shape, beside)
+    if num_seqs is None and not isinstance(given, jax.Array):
+        known = np.asarray(given)
+        if (at := np.flatnonzero(known[1:] < known[:-1])).size:
+            raise UsageError(f"{name} must not decrease, got {known[at[0] + 1]} after {known[at[0]]}")
+    return ends
+
+
 def check_factors(name: str, given: Any) -> None:
     """Check factors of codes that Python or numpy holds. Those of JAX are on the device and are not looked at.
 
     Raises:
       UsageError: one is zero, negative or not finite.
     """
-    if not isinstance(given, jax.Array) and not (np.isfinite(given) & (np.asarray(given) > 0)).all():
-        raise UsageError(f"{name} must be positive and finite, got {shown(given)}")
+    if isinstance(given, jax.Array):
+        return
+    with np.errstate(over="ignore"):  # they are float32 in the end
+        known = np.asarray(given).astype(np.float32)
+    if not (np.isfinite(known) & (known > 0)).all():
+        raise UsageError(f"{name} must be positive and finite in float32, got {shown(given)}")
 
 
 def check_scales(
@@ -156,7 +181,9 @@ def check_heads(query: Array, k: Array, layout: str) -> None:
     if k.shape[3] != head_dim:
         raise UsageError(f"query and k_pages must have one head dim, got {head_dim} and {k.shape[3]}")
     if num_q_heads % heads:
-        raise UsageError(f"query heads ({num_q_heads}) must be a multiple of key/value heads ({heads})")
+        raise UsageError(
+            f"query heads ({num_q_heads}) must be a multiple of key/value heads ({heads} in layout {layout!r})"
+        )
 
 
 def check_workload(workload: str, workloads: Iterable[Workload]) -> None:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from attn_tune.ops.fields.arguments import check_array
-from attn_tune.ops.fields.cache_arguments import check_integers
+from attn_tune.ops.fields.cache_arguments import check_ends
 from attn_tune.schema.errors import UsageError
 
 
@@ -14,7 +14,7 @@ def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"]
     """The borders of packed sequences, none beyond the tokens; None without.
 
     Raises:
-      UsageError: a batch of several, or no list of integers.
+      UsageError: a batch of several, no list of integers, or, where Python or numpy holds them, one that decreases.
     """
     if cu_seqlens is None:
         return None
@@ -24,4 +24,4 @@ def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"]
     if ends.ndim != 1 or ends.shape[0] < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
         least = "; at least one sequence, which has two ends" if ends.ndim == 1 and ends.shape[0] < 2 else ""
         raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}{least}")
-    return jnp.clip(check_integers("cu_seqlens", ends, ends.shape, "cu_seqlens"), 0, length)
+    return jnp.clip(check_ends("cu_seqlens", cu_seqlens, ends.shape, "cu_seqlens"), 0, length)
