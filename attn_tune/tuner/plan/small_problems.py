@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from attn_tune.kernels.spec import KernelSpec, Problem
@@ -31,6 +31,19 @@ def takeable(op: Op, problem: Problem, refused: Refusal) -> Problem | None:
         return problem
     variants = load(op.coarser)(problem) if op.coarser else ()
     return next((variant for variant in variants if refused(variant) is None), None)
+
+
+def described(op: Op, problem: Problem) -> str:
+    """The signature of ``problem``, and the values of its fields that no signature says where they are not as usual."""
+    signature = op.to_signature(problem)
+    usual = op.from_signature(signature)
+    values = ((f.name, getattr(problem, f.name)) for f in fields(problem))
+    unsaid = [
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values
+        if value != getattr(usual, name)
+    ]
+    return f"{signature} with {', '.join(unsaid)}" if unsaid else str(signature)
 
 
 def features_for(

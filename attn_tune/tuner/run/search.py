@@ -18,7 +18,7 @@ from attn_tune.schema.trial import WHOLE, OutputError, Stage, Status, Trial, lac
 from attn_tune.tuner.plan.dominance import Exhausted
 from attn_tune.tuner.plan.far_behind import is_far_behind
 from attn_tune.tuner.plan.plan import KernelPlan, PartPlan
-from attn_tune.tuner.plan.small_problems import features_for, unproven
+from attn_tune.tuner.plan.small_problems import described, features_for, unproven
 from attn_tune.tuner.plan.strategies.space import Batch, Prior, Space, Strategy, send
 from attn_tune.tuner.protocol import (
     FEATURE_SEEDS,
@@ -328,7 +328,7 @@ class KernelSearch:
             if outcome.status.is_measured:
                 passed += 1
                 continue
-            where = f"on the feature problem {self.plan.case.op.to_signature(ref.problem)}"
+            where = f"on the feature problem {described(self.plan.case.op, ref.problem)}"
             return passed, dataclasses.replace(outcome, reason=f"{where}: {outcome.reason}")
         return passed, None
 

@@ -14,7 +14,7 @@ from attn_tune.ops.flash_attention.features import features, samples
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_to_dict
-from attn_tune.tuner.plan.small_problems import features_for, refusal, takeable
+from attn_tune.tuner.plan.small_problems import described, features_for, refusal, takeable
 from attn_tune.tuner.protocol import FEATURE_SEEDS
 from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.validate import judge
@@ -80,6 +80,13 @@ def test_lengths_grow_to_the_step_that_is_asked_for_and_keep_their_order(step):
         before, after = hard.q_len - hard.kv_len, found.q_len - found.kv_len
         assert (before > 0, before < 0) == (after > 0, after < 0)
         assert dataclasses.replace(found, q_len=hard.q_len, kv_len=hard.kv_len) == hard
+
+
+def test_a_description_has_what_no_signature_says():
+    usual = OP.from_signature(FULL.signature)
+    assert described(OP, usual) == str(FULL.signature)
+    unusual = dataclasses.replace(usual, scale=0.3 / 7, needs_lse=False)
+    assert described(OP, unusual) == f"{FULL.signature} with scale=0.04286, needs_lse=False"
 
 
 def test_a_problem_that_a_kernel_takes_is_left_as_it_is():
