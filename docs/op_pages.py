@@ -19,6 +19,7 @@ from attn_tune.ops.registry import ops
 from attn_tune.reports.tables import markdown_table
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import REQUIRED, Field
+from attn_tune.tuner.plan.small_problems import unsaid
 
 
 def pages() -> dict[str, str]:
@@ -42,10 +43,15 @@ def _page(op: Op) -> str:
                 ["grid lengths", " x ".join(f"`{axis.field}`" for axis in op.axes)],
             ],
         ),
+        "## Calls",
+        *_calls(op),
         "## Fields of a signature",
         "A categorical field must match at lookup; a scalable one may be rounded up to a power of two, or borrowed "
         "from a neighbour within a factor of two.",
         _table(["field", "matching", "default", "meaning"], [_field(op, field) for field in op.fields]),
+        "## Attributes of a problem",
+        "What a kernel's functions read, and fields of a signature are made of.",
+        _table(["attribute", "default", "meaning"], _attributes(op.problem)),
         "## Operands",
         "Axes and dtypes have the names of fields; `f(...)` follows from several, and a number is the same for all "
         "problems. *Only with* names the values of fields without which an operand is not there."
@@ -78,6 +84,29 @@ def _field(op: Op, field: Field) -> list[str]:
     return [f"`{field.name}`", str(field.kind), default, f"{field.doc}{_dtypes(op) if field.name == 'dtype' else ''}"]
 
 
+def _calls(op: Op) -> Iterator[str]:
+    """The signatures of the public functions, without annotations."""
+    blocks: list[str] = []
+    for path in op.functions:
+        parameters = inspect.signature(load(path)).parameters.values()
+        plain_ones = (p.replace(annotation=inspect.Parameter.empty) for p in parameters)
+        text = f"{path.partition(':')[2]}{inspect.Signature([*plain_ones])}".replace("'", '"')
+        text = re.sub(r'<class "jax.numpy.(\w+)">', r"jnp.\1", text)
+        indent = " " * (text.index("(") + 1)
+        blocks.append(textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False))
+    yield "```text\n" + "\n".join(blocks) + "\n```"
+    yield "The [reference](../reference.md), or `help`, says what each takes."
+
+
+def _attributes(problem: type) -> Iterator[list[str]]:
+    rows: dict[tuple[str, str], list[str]] = {}
+    for field in dataclasses.fields(problem):
+        default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
+        rows.setdefault((default, _attribute(problem, field.name)), []).append(f"`{field.name}`")
+    for (default, meaning), names in rows.items():
+        yield [", ".join(names), default, meaning]
+
+
 def _dtypes(op: Op) -> str:
     """The dtypes that a problem may have."""
     found: list[str] = []
@@ -92,11 +121,9 @@ def _features(op: Op) -> Iterator[str]:
     lines: dict[str, None] = {}
     names: dict[str, None] = {}
     for problem in load(op.features)(plain(op)):
-        usual = op.from_signature(problem.signature)
-        own = [f.name for f in dataclasses.fields(problem) if getattr(problem, f.name) != getattr(usual, f.name)]
+        own = unsaid(op, problem)
         names |= dict.fromkeys(own)
-        values = ((name, getattr(problem, name)) for name in own)
-        beside = "".join(f", `{name}={f'{v:.3g}' if isinstance(v, float) else v}`" for name, v in values)
+        beside = "".join(f", `{name}={f'{v:.3g}' if isinstance(v, float) else v}`" for name, v in own.items())
         lines[f"- `{problem.signature.text}`{beside}"] = None
     yield "\n".join(lines)
     if names:
@@ -107,7 +134,11 @@ def _features(op: Op) -> Iterator[str]:
 def _attribute(problem: type, name: str) -> str:
     """The text of an attribute in the docstring of a problem's type, or of one that it extends."""
     for owner in problem.__mro__:
-        found = re.search(rf"^  {name}: (.*?)(?=^  \S|^\S|\Z)", inspect.getdoc(owner) or "", re.MULTILINE | re.DOTALL)
+        found = re.search(
+            rf"^  (?:\w+, )*{name}(?:, \w+)*: (.*?)(?=^  \S|^\S|\Z)",
+            inspect.getdoc(owner) or "",
+            re.MULTILINE | re.DOTALL,
+        )
         if found and "as there" not in found[1]:
             return _marked(" ".join(found[1].split())).removesuffix(" Not in the signature.")
     raise ValueError(f"{problem.__name__} says nothing of {name}")

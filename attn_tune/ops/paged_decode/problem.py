@@ -31,10 +31,10 @@ class Problem(CacheAttention):
     """One call, without its arrays.
 
     Query ``i`` of a sequence of ``L`` tokens, the new ones included, stands at position ``L - T + i`` and sees the keys
-    from ``window`` before it to itself.
+    from ``window`` before it to itself. All other attributes are those of ``CacheAttention``.
 
     Attributes:
-      q_len: ``T``, the new tokens of each sequence; all others are those of ``CacheAttention``.
+      q_len: ``T``, the new tokens of each sequence.
 
     Raises:
       UsageError: an impossible size or flag; the message names it.

@@ -59,10 +59,11 @@ class Problem(CacheAttention):
 
     Query ``i`` of a sequence of ``L`` tokens, ``Q`` of them new, stands at position ``L - Q + i`` and sees the keys
     from ``window`` before it to itself; one at a position below zero sees nothing. Of a call that is not causal every
-    query sees all keys of its sequence, which may have fewer tokens than queries.
+    query sees all keys of its sequence, which may have fewer tokens than queries. All other attributes are those of
+    ``CacheAttention``.
 
     Attributes:
-      tokens: the queries: the new tokens of all sequences, and padding; all others are those of ``CacheAttention``.
+      tokens: the queries: the new tokens of all sequences, and padding.
       causal: a query sees no key behind its own position.
       q_scale: which parts of queries have a float32 scale of their own, by which their codes are multiplied; such
         queries have the dtype of the cache. ``none``: queries are no codes.

@@ -33,17 +33,18 @@ def takeable(op: Op, problem: Problem, refused: Refusal) -> Problem | None:
     return next((variant for variant in variants if refused(variant) is None), None)
 
 
+def unsaid(op: Op, problem: Problem) -> dict[str, Any]:
+    """The values of fields of ``problem`` that its signature does not say, where they are not as usual."""
+    usual = op.from_signature(op.to_signature(problem))
+    values = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    return {name: value for name, value in values.items() if value != getattr(usual, name)}
+
+
 def described(op: Op, problem: Problem) -> str:
-    """The signature of ``problem``, and the values of its fields that no signature says where they are not as usual."""
-    signature = op.to_signature(problem)
-    usual = op.from_signature(signature)
-    values = ((f.name, getattr(problem, f.name)) for f in fields(problem))
-    unsaid = [
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in values
-        if value != getattr(usual, name)
-    ]
-    return f"{signature} with {', '.join(unsaid)}" if unsaid else str(signature)
+    """The signature of ``problem``, and what it does not say."""
+    own = unsaid(op, problem).items()
+    words = (f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in own)
+    return f"{op.to_signature(problem)}{' with ' if own else ''}{', '.join(words)}"
 
 
 def features_for(
