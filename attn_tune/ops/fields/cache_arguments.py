@@ -105,7 +105,7 @@ def check_integers(name: str, given: Any, shape: tuple[int | None, ...], beside:
 def check_ends(
     name: str, given: Any, shape: tuple[int, ...], beside: str = "kv_lens", num_seqs: Any = None
 ) -> Int[Array, " ends"]:
-    """Where sequences that lie end to end begin, and the end of the last, as ``check_integers``.
+    """Beginnings of sequences that lie end to end, and the end of the last, as ``check_integers``.
 
     What Python or numpy holds must not decrease, unless ``num_seqs`` says that only the first ones count. What JAX
     holds is on the device and is not looked at.
