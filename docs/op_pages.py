@@ -50,7 +50,7 @@ def _page(op: Op) -> str:
         "from a neighbour within a factor of two.",
         _table(["field", "matching", "default", "meaning"], [_field(op, field) for field in op.fields]),
         "## Attributes of a problem",
-        "What a kernel's functions read, and fields of a signature are made of.",
+        "Fields of a signature are made of them. A kernel's functions read them, and properties that follow.",
         _table(["attribute", "default", "meaning"], _attributes(op.problem)),
         "## Operands",
         "Axes and dtypes have the names of fields; `f(...)` follows from several, and a number is the same for all "

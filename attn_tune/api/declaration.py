@@ -124,21 +124,22 @@ class Call:
         """
         return {name: made[of_kernel] for name, of_kernel in self._names(problem, inputs).items()}
 
-    def check_outputs(self, kernel: str, problem: Problem, inputs: Any, made: Any) -> None:
-        """Refuse what ``kernel`` returned if it is not what the op declares; it may return more.
+    def checked_outputs(self, kernel: str, problem: Problem, inputs: Any, made: Any) -> dict[str, Array]:
+        """The outputs that the op needs of what ``kernel`` returned, by the kernel's names; it may return more.
 
         Raises:
           OutputsError: it is no mapping, or an output is missing, no array, or of another shape or dtype.
         """
         if not isinstance(made, Mapping):
             raise OutputsError(f"{kernel} must return a dict of outputs by name, not a {type(made).__name__}")
-        types = self.output_types(problem, inputs)
-        for name, of_kernel in self._names(problem, inputs).items():
+        types, names = self.output_types(problem, inputs), self._names(problem, inputs)
+        for name, of_kernel in names.items():
             found, like = made.get(of_kernel), types[name]
             if (getattr(found, "shape", None), getattr(found, "dtype", None)) != (like.shape, like.dtype):
                 was = f"{found.dtype}{list(found.shape)}" if isinstance(found, jax.Array) else type(found).__name__
                 said = f"is {was}" if of_kernel in made else "is missing"
                 raise OutputsError(f"{kernel}: the output {of_kernel!r} {said}, must be {like.dtype}{list(like.shape)}")
+        return {of_kernel: made[of_kernel] for of_kernel in names.values()}
 
     def _names(self, problem: Problem, inputs: Any) -> dict[str, str]:
         """The kernels' names of a launch's outputs, by those of ``output_types``."""

@@ -76,6 +76,7 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
         kernel: Callable = load(choice.spec.searches[direction].call)
     except Exception as error:  # A broken package may raise anything.
         return _launch_of_another(call, problem, request, direction, choice.spec.id, error)
+    kernel = _checked(kernel, call, choice.spec.id)
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
     launch = marked(kernel, problem, choice.config, choice.answer.signature, direction)
@@ -95,9 +96,7 @@ def _with_others(
     @functools.wraps(launch)
     def run(inputs: Any) -> dict[str, Array]:
         try:
-            made = launch(inputs)
-            call.check_outputs(kernel, problem, inputs, made)
-            return made
+            return launch(inputs)
         except (ImportError, OutputsError) as error:
             other = _launch_of_another(call, problem, request, direction, kernel, error)
         return other(inputs)
@@ -118,6 +117,16 @@ def _launch_of_another(
         raise error
     dispatch.leave_out(kernel, error)
     return _launch(call, problem, request, direction)
+
+
+@cached
+def _checked(kernel: Callable, call: Call, name: str) -> Callable:
+    """``kernel``, called ``name``, with what the op needs of its outputs, or an ``OutputsError``."""
+
+    def checked(problem: Any, config: Any, inputs: Any) -> dict[str, Array]:
+        return call.checked_outputs(name, problem, inputs, kernel(problem, config, inputs))
+
+    return checked
 
 
 @cached

@@ -61,8 +61,14 @@ def _read(point: EntryPoint, used: set[str], op: str) -> Iterator[KernelSpec]:
             spec,
             entry_point=point.value,
             unsupported=_contained(spec.unsupported, "check of the problem", str, _REASON),
+            priority={platform: _contained_place(place) for platform, place in spec.priority.items()},
             searches={way: _contained_search(search) for way, search in spec.searches.items()},
         )
+
+
+def _contained_place(place: Any) -> Any:
+    """``place`` of ``priority``; a function that fails puts its kernel where those without a place are."""
+    return _contained(place, "priority", lambda reason: 0, _PLACE) if callable(place) else place
 
 
 def _contained_search(search: Search) -> Search:
@@ -92,6 +98,7 @@ class _Kind(NamedTuple):
     words: str
 
 
+_PLACE = _Kind(lambda found: type(found) is int, "an integer")
 _REASON = _Kind(lambda found: found is None or (isinstance(found, str) and found != ""), "a reason or None")
 
 
@@ -161,8 +168,10 @@ def check_spec(spec: object) -> None:
             raise UsageError(f"{where}: the search of {direction}: {wrong}")
     if not callable(spec.unsupported):
         raise UsageError(f"{where}: unsupported must be a function")
-    if not isinstance(spec.priority, Mapping):
-        raise UsageError(f"{where}: priority must be a table by platform")
+    places = spec.priority.values() if isinstance(spec.priority, Mapping) else [None]
+    if not all(type(place) is int or callable(place) for place in places):
+        wanted = "a table of integers, or of functions that return one, by platform"
+        raise UsageError(f"{where}: priority must be {wanted}, got {shown(spec.priority)}")
     for name in ("requires", "libraries"):
         value = getattr(spec, name)
         if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):

@@ -77,8 +77,8 @@ def warn(message: str) -> None:
 
 
 def short(text: str, limit: int = 2000) -> str:
-    """``text`` in about ``limit`` characters: the middle of a longer one is left out."""
-    text = text.strip()
+    """``text`` in about ``limit`` characters that UTF-8 has: the middle of a longer one is left out."""
+    text = text.strip().encode(errors="backslashreplace").decode()
     if len(text) <= limit:
         return text
     half = limit // 2

@@ -81,6 +81,14 @@ WRONG = {
     "the output 'out' is float16[1, 16, 1, 16], must be float32[1, 16, 1, 16]": "return {'out': out.astype('float16')}",
     "the output 'out' is float32[16, 1, 16], must be float32[1, 16, 1, 16]": "return {'out': out[0]}",
     "the output 'out' is NoneType, must be": "return {'out': None}",
+    "the output 'out' is str, must be": "return {'out': 'text'}",
+    "a dict of outputs by name, not a object": "return object()",
+}
+RIGHT = {
+    "proxy": "import types; return types.MappingProxyType(made)",
+    "chain": "import collections; return collections.ChainMap(made)",
+    "more": "return {**made, 'note': 'text', 3: out, 'none': None}",
+    "order": "return dict(reversed(made.items()))",
 }
 
 
@@ -101,6 +109,20 @@ def test_a_kernel_that_returns_what_it_must_not_is_left_out(installed, caplog, w
     left_out.clear()
     with pytest.raises(OutputsError, match="flash_attention/fragile"):
         attn_tune.flash_attention(q, k, v, platform="fragile")
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_a_kernel_that_returns_what_it_should_in_another_mapping_answers(installed, caplog, kind):
+    plain = "from attn_tune.kernels.flash_attention.xla.forward import forward\n"
+    body = "    made = forward(problem, config, inputs)\n    out = made['out']\n"
+    module = f"right_calls_{kind}"
+    installed(f"{plain}def call(problem, config, inputs):\n{body}    {RIGHT[kind]}\n", module)
+    q, k, v = operands()
+    with caplog.at_level(logging.WARNING, "attn_tune"):
+        got = jax.jit(attn_tune.flash_attention)(q, k, v)
+    assert not caplog.records
+    assert attn_tune.lookup("flash_attention", SIGNATURE).kernel == "fragile"
+    np.testing.assert_array_equal(got, attn_tune.flash_attention(q, k, v, platform="xla"))
 
 
 def test_the_kernel_that_a_caller_names_is_no_other(fragile):

@@ -248,10 +248,10 @@ def test_the_default_strategy_asks_for_nothing(worker, tmp_path, monkeypatch):
 
 def test_doctor_warns_of_an_assembler_that_makes_wrong_code(monkeypatch):
     assert "assembler" not in run("doctor").stdout
-    monkeypatch.setattr(limits, "refuses_assembler", lambda device: "it needs Triton 3.8 or later")
+    monkeypatch.setattr(limits, "refuses_assembler", lambda device: "it needs another")
     shown = run("doctor")
     assert shown.exit_code == 0
-    assert "warn  assembler    kernels of gates a channel are left out: it needs Triton 3.8 or later" in shown.stdout
+    assert "warn  assembler    kernels of gates a channel are left out: it needs another" in shown.stdout
 
 
 def test_doctor_names_the_extras_that_would_bring_more_kernels(monkeypatch):

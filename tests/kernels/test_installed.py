@@ -94,6 +94,10 @@ BROKEN = {
         + "SPEC = dataclasses.replace(XLA, name='x', searches={'bwd': bwd})",
         "outputs must be a table with a tuple of names of outputs for each part, got {'dq': ('dq',)}",
     ),
+    "priority": (
+        COPY + "SPEC = dataclasses.replace(XLA, name='x', priority={'cpu': 'high'})",
+        "priority must be a table of integers, or of functions that return one, by platform, got {'cpu': 'high'}",
+    ),
     "backend": (
         COPY + "SPEC = dataclasses.replace(XLA, name='x', backend='Triton')",
         "or another word in small letters, got 'Triton'",
@@ -234,6 +238,12 @@ def test_a_check_that_says_yes_is_no_reason(site):
     install(site, "hostile", COPY + "SPEC = dataclasses.replace(XLA, name='hostile', unsupported=lambda *_: True)")
     reason = registry.get_kernel("flash_attention/hostile").unsupported(None, "fwd", None)
     assert reason == "its check of the problem must return a reason or None, got True"
+
+
+@pytest.mark.parametrize("place", ["lambda p, d, v: 1 / 0", "lambda p, d, v: 'high'", "lambda: 3"])
+def test_a_priority_that_fails_puts_its_kernel_behind_ours(site, place):
+    install(site, "late", COPY + f"SPEC = dataclasses.replace(XLA, name='late', priority={{'cpu': {place}}})\n")
+    assert lookup("flash_attention", SIGNATURE).kernel == "xla"
 
 
 @pytest.mark.parametrize("raised", ["SystemExit(3)", "RuntimeError('boo')"])

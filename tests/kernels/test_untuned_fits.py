@@ -61,29 +61,60 @@ def older_triton(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["kda", "gla", "linear_attention", "gated_delta_rule"])
-def test_chunks_need_a_newer_triton_on_blackwell_alone(name, older_triton, monkeypatch):
+def test_chunks_need_a_newer_triton_on_blackwell_alone(name, older_triton, assembler_of, monkeypatch):
     spec = get_kernel(f"{name}/triton")
     problem = next(iter(load(get_op(name).samples)().values()))
-    monkeypatch.setenv("TRITON_PTXAS_PATH", "/cuda-13/bin/ptxas")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler_of("13.0.88"))
     assert spec.unsupported(problem, "fwd", device_from_kind("nvidia-h200")) is None
     reason = spec.unsupported(problem, "fwd", device_from_kind("nvidia-b200"))
     assert "needs Triton 3.8 or later; 3.7.1" in str(reason)
 
 
+@pytest.fixture
+def assembler_of(tmp_path):
+    """Writes what says that it is the assembler of a version, and gives its path."""
+
+    def written(version):
+        path = tmp_path / f"ptxas-{version}"
+        path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version[:4]}, V{version}'\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return written
+
+
 @pytest.mark.parametrize(("name", "needs"), [("kda", True), ("gla", True), ("linear_attention", False)])
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_gates_a_channel_are_not_left_to_the_assembler_of_cuda_12_8(name, needs, direction, older_triton, monkeypatch):
-    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
-    problem = next(iter(load(get_op(name).samples)().values()))
-    reason = get_kernel(f"{name}/triton").unsupported(problem, direction, device_from_kind("nvidia-h200"))
-    assert (reason is not None) == needs
-    if needs:
-        assert "it needs Triton 3.8 or later; 3.7.1 is installed: pip install --upgrade triton" in reason
-        assert "or name an assembler of CUDA 13 by TRITON_PTXAS_PATH" in reason
+def test_gates_a_channel_are_not_left_to_an_older_assembler(
+    name, needs, direction, older_triton, assembler_of, monkeypatch
+):
+    problem, h200 = next(iter(load(get_op(name).samples)().values())), device_from_kind("nvidia-h200")
+    unsupported = get_kernel(f"{name}/triton").unsupported
+    # Triton takes its own where the one that is named does not run.
+    for path in ("", "/no/such/assembler", "/bin/true", assembler_of("12.8.93"), assembler_of("12.9.86")):
+        monkeypatch.setenv("TRITON_PTXAS_PATH", path)
+        reason = unsupported(problem, direction, h200)
+        assert (reason is not None) == needs
+        assert not needs or "it needs the assembler of CUDA 13, and would have ptxas 12." in reason
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler_of("13.0.48"))
+    assert unsupported(problem, direction, h200) is None
 
 
-def test_the_reason_names_the_assembler_of_the_wheels_of_jax(older_triton, monkeypatch, tmp_path):
-    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+def test_hopper_has_the_newer_assembler_of_a_newer_triton(assembler_of, monkeypatch):
+    h200, a100 = device_from_kind("nvidia-h200"), device_from_kind("nvidia-a100-sxm4-80gb")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.9.0")
+    refuses_triton.cache_clear()
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler_of("12.9.86"))
+    monkeypatch.setenv("TRITON_PTXAS_BLACKWELL_PATH", assembler_of("13.4.59"))
+    assert refuses_assembler(h200) is None
+    assert "would have ptxas 12.9.86" in refuses_assembler(a100)
+    monkeypatch.setenv("TRITON_PTXAS_BLACKWELL_PATH", assembler_of("12.8.93"))
+    assert "name a newer one by TRITON_PTXAS_BLACKWELL_PATH" in refuses_assembler(h200)
+    refuses_triton.cache_clear()
+
+
+def test_the_reason_names_the_assembler_of_the_wheels_of_jax(older_triton, assembler_of, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler_of("12.8.93"))
     path = tmp_path / "nvidia" / "cu13" / "bin" / "ptxas"
     path.parent.mkdir(parents=True)
     path.touch()
@@ -91,8 +122,7 @@ def test_the_reason_names_the_assembler_of_the_wheels_of_jax(older_triton, monke
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cuda-nvcc\nVersion: 13.0.88\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert f"such as {path};" in refuses_assembler(device_from_kind("nvidia-h200"))
-    assert refuses_assembler(device_from_kind("nvidia-b200")) is None
+    assert refuses_assembler(device_from_kind("nvidia-h200")).endswith(f"by TRITON_PTXAS_PATH, such as {path}")
 
 
 def test_a_backward_without_states_needs_a_newer_triton_on_hopper(monkeypatch):

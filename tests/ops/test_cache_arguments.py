@@ -46,8 +46,18 @@ def test_ends_that_decrease_are_refused_where_the_host_holds_them(given):
         check_ends("cu_q_lens", given, (4,))
     # The rest of what a static shape holds may be anything.
     check_ends("cu_q_lens", given, (4,), num_seqs=1)
+    with pytest.raises(UsageError, match="cu_q_lens must not decrease, got 3 after 5"):
+        check_ends("cu_q_lens", given, (4,), num_seqs=np.int64(2))
+    check_ends("cu_q_lens", given, (4,), num_seqs=jnp.asarray(3))
     check_ends("cu_q_lens", jnp.asarray(given), (4,))
     check_ends("cu_q_lens", np.sort(given), (4,))
+
+
+def test_ends_of_which_one_is_traced_are_not_looked_at():
+    def call(n):
+        return check_ends("cu_q_lens", [0, n, 16], (3,)), check_factors("k_scale", [n, 1.0])
+
+    np.testing.assert_array_equal(jax.jit(call)(4)[0], [0, 4, 16])
 
 
 def test_sequences_of_ops_without_a_cache_do_not_decrease_either():

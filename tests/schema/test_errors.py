@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from attn_tune.schema.errors import near_names, shown
+from attn_tune.schema.errors import near_names, short, shown
 
 
 def test_an_array_is_shown_by_dtype_shape_and_first_entry():
@@ -18,6 +18,10 @@ def test_a_traced_array_is_shown_without_its_values():
     jax.eval_shape(lambda x: said.append(shown(x)) or x, jax.ShapeDtypeStruct((4,), "float32"))
     assert said[0].startswith("an array float32[4]")
     assert len(said[0]) < 200
+
+
+def test_text_that_utf_8_has_not_is_escaped():
+    assert short("file \udcff") == "file \\udcff"
 
 
 def test_other_values_are_short():

@@ -107,18 +107,24 @@ def check_ends(
 ) -> Int[Array, " ends"]:
     """Beginnings of sequences that lie end to end, and the end of the last, as ``check_integers``.
 
-    What Python or numpy holds must not decrease, unless ``num_seqs`` says that only the first ones count. What JAX
-    holds is on the device and is not looked at.
+    What Python or numpy holds must not decrease, as far as ``num_seqs`` says that sequences count. What JAX holds is on
+    the device and is not looked at.
 
     Raises:
       UsageError: as ``check_integers``, or an end comes before the one that it follows.
     """
     ends = check_integers(name, given, shape, beside)
-    if num_seqs is None and not isinstance(given, jax.Array):
-        known = np.asarray(given)
+    if _is_on_host((given, num_seqs)):
+        counted = as_integer(num_seqs)
+        known = np.asarray(given)[: None if counted is None else max(counted, 0) + 1]
         if (at := np.flatnonzero(known[1:] < known[:-1])).size:
             raise UsageError(f"{name} must not decrease, got {known[at[0] + 1]} after {known[at[0]]}")
     return ends
+
+
+def _is_on_host(given: Any) -> bool:
+    """Whether Python or numpy holds all of it."""
+    return all(isinstance(leaf, int | float | np.generic | np.ndarray) for leaf in jax.tree.leaves(given))
 
 
 def check_factors(name: str, given: Any) -> None:
@@ -127,7 +133,7 @@ def check_factors(name: str, given: Any) -> None:
     Raises:
       UsageError: one is zero, negative or not finite.
     """
-    if isinstance(given, jax.Array):
+    if not _is_on_host(given):
         return
     with np.errstate(over="ignore"):  # they are float32 in the end
         known = np.asarray(given).astype(np.float32)

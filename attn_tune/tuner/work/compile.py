@@ -7,7 +7,7 @@ that holds the device does the rest (``load_config``). Configs that lower to the
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,8 @@ def part_function(ref: ConfigRef) -> Callable[[Any], Outputs]:
 
     def function(inputs: Any) -> Outputs:
         outputs = call(problem, config, inputs)
+        if not isinstance(outputs, Mapping):
+            raise TypeError(f"{search.call} must return a dict of outputs by name, not a {type(outputs).__name__}")
         return {name: outputs[name] for name in names or outputs if name in outputs}
 
     return function

@@ -7,6 +7,7 @@ import os
 import re
 import textwrap
 
+from attn_tune.devices.environments import assembler
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import AttnTuneError
 
@@ -40,9 +41,10 @@ UNITS = {
 
 # Compute capabilities of the oldest GPUs that kernels run on, and that have conversions to and from float8.
 OLDEST, OLDEST_WITH_FLOAT8, OLDEST_WITH_CLUSTERS = 80, 89, 90
-# Before this version Triton has the assembler of CUDA 12.8 for GPUs before Blackwell (compute capability 10.0).
-_NEWER_ASSEMBLER, _BLACKWELL = (3, 8), 100
-_ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
+# The oldest assembler by which kernels with gates a channel were right; by that of CUDA 12.8 they were not.
+_PROVEN_ASSEMBLER = (13, 0)
+# Triton has two assemblers: a newer one for GPUs from Blackwell on, and since this version for Hopper too.
+_NEWER_ON_HOPPER, _HOPPER, _BLACKWELL = (3, 9), 90, 100
 
 
 def refuses_device(device: Device) -> str | None:
@@ -71,19 +73,34 @@ def refuses_triton(oldest: tuple[int, int]) -> str | None:
 
 
 def refuses_assembler(device: Device) -> str | None:
-    """The reason that what Triton has to assemble kernels makes wrong code of some, or None.
+    """The reason that what assembles kernels for this device is none that was right for all, or None.
 
-    Of the same PTX the assembler of CUDA 13.0 makes right code (``benchmarks/results/h200/assembler_of_12_8.txt``).
+    On an H200 that of CUDA 12.8 made wrong code of kernels with gates a channel, and that of CUDA 13.0 right code
+    (``benchmarks/results/h200/assembler_of_12_8.txt``).
     """
-    if (device.compute_capability or _BLACKWELL) >= _BLACKWELL or os.environ.get(_ASSEMBLER_VARIABLE):
+    capability = device.compute_capability
+    root = importlib.util.find_spec("triton")
+    if capability is None or root is None or not root.submodule_search_locations:
         return None
-    if not (reason := refuses_triton(_NEWER_ASSEMBLER)):
+    is_newer = capability >= (_BLACKWELL if refuses_triton(_NEWER_ON_HOPPER) else _HOPPER)
+    name, variable = ("ptxas-blackwell", "TRITON_PTXAS_BLACKWELL_PATH") if is_newer else ("ptxas", "TRITON_PTXAS_PATH")
+    own = os.path.join(root.submodule_search_locations[0], "backends", "nvidia", "bin", name)
+    # Triton takes its own where the other one does not run.
+    taken = next(filter(None, map(_version_of, (os.environ.get(variable, ""), own))), "")
+    if not taken or tuple(map(int, taken.split(".")[:2])) >= _PROVEN_ASSEMBLER:
         return None
     of_jax = _assembler_of_jax()
     such = f", such as {of_jax}" if of_jax else ""
     return (
-        f"{reason}, or name an assembler of CUDA 13 by {_ASSEMBLER_VARIABLE}{such}; that of CUDA 12.8 makes wrong code"
+        f"it needs the assembler of CUDA 13, and would have ptxas {taken}; by an older one results were wrong: name a "
+        f"newer one by {variable}{such}"
     )
+
+
+@functools.cache
+def _version_of(path: str) -> str:
+    """The version of an assembler, ``""`` of what is none."""
+    return assembler(path).removeprefix("ptxas ")
 
 
 def _assembler_of_jax() -> str:
