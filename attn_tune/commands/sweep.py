@@ -218,10 +218,8 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
     if outcome.unsupported:
         output.note(f"{PLAN_ALL} with the same options says why a kernel does not support them")
     if outcome.without and not (failed := frames.failures(trials)).empty:
-        most, report = (
-            frames.commonest_failure(failed),
-            f"attn-tune report --section failures --db {shlex.quote(str(db))}",
-        )
+        most = frames.commonest_failure(failed)
+        report = f"attn-tune report --section failures --db {shlex.quote(str(db))}"
         output.note(
             f"the commonest failure, {counted(most['trials'], 'time')}: {most['kernel']} {most['direction']} "
             f"{most['status']}: {most['reason']}; '{report}' lists all"

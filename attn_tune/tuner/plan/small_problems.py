@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from attn_tune.kernels.spec import KernelSpec, Problem
@@ -36,7 +36,7 @@ def takeable(op: Op, problem: Problem, refused: Refusal) -> Problem | None:
 def unsaid(op: Op, problem: Problem) -> dict[str, Any]:
     """The values of fields of ``problem`` that its signature does not say, where they are not as usual."""
     usual = op.from_signature(op.to_signature(problem))
-    values = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    values = {field.name: getattr(problem, field.name) for field in (fields(problem) if is_dataclass(problem) else ())}
     return {name: value for name, value in values.items() if value != getattr(usual, name)}
 
 

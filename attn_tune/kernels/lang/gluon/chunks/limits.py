@@ -11,7 +11,7 @@ _HOPPER = 90
 _MOST_PROGRAMS = 2**31 // 1152
 # Gluon, the part of Triton that this is written in, has no descriptors made by programs in earlier versions.
 _OLDEST_TRITON = (3, 6)
-# Triton 3.6 stops at a backward for which no state is given: its groups of warps take arrays that they do not use.
+# Triton 3.6 stops at a backward for which no state is given, by an assertion of its own.
 _OLDEST_WITHOUT_STATES = (3, 7)
 
 

@@ -26,7 +26,7 @@ def unsupported(problem: Recurrent, direction: str, device: Device) -> str | Non
         return f"h={problem.head_dim} is above {MAX_ROWS}: columns of the state are held in registers"
     if has_tensor_memory(device):
         return refuses_triton(_OLDEST_WITH_TENSOR_MEMORY)
-    # On an H200 gradients of such gates were wrong, and some kernels wrote outside of their arrays.
+    # On an H200 gradients of such gates were wrong, and some kernels reached outside of their arrays.
     return refuses_assembler(device) if problem.gate == "channel" else None
 
 
