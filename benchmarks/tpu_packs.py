@@ -19,6 +19,7 @@ from pathlib import Path
 from attn_tune.tuner.offline.target import find_target
 
 TARGETS = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x")
+# Kernels of all targets by grid, and those of some more.
 ATTENTION = {"llama3-8b": ("pallas_tpu_splash", "pallas_tpu_splash_fused")}
 # Where a chip has two cores, predictions prefer configs that share them; the library says that those may hang.
 DECODING = {target: {"llama3-8b-tpu-serving": ("pallas_tpu_paged",)} for target in ("tpu-v6e", "tpu-v7x")}
@@ -37,13 +38,13 @@ def attn_tune(*arguments: str) -> None:
 def make(target: str, folder: Path, directions: list[str], max_trials: int) -> None:
     """Sweeps ``target`` and writes its pack, named after the device."""
     database = str(folder / f"{target}.db")
-    effort = {"llama3-8b": (*_each("--direction", directions), "--max-trials", str(max_trials))}
-    asked = ATTENTION | DECODING.get(target, {})
-    for grid, kernels in asked.items():
+    effort = (*_each("--direction", directions), "--max-trials", str(max_trials))
+    kernels_of = ATTENTION | DECODING.get(target, {})
+    for grid, kernels in kernels_of.items():
         problems = ("--grid", grid, *_each("--kernel", kernels))
-        attn_tune("sweep", "--target", target, *problems, *effort.get(grid, ()), "--db", database)
+        attn_tune("sweep", "--target", target, *problems, *(effort if grid in ATTENTION else ()), "--db", database)
     name = find_target(target).device.variant
-    chosen = (*_each("--grid", asked), *_each("--kernel", itertools.chain.from_iterable(asked.values())))
+    chosen = (*_each("--grid", kernels_of), *_each("--kernel", itertools.chain.from_iterable(kernels_of.values())))
     options = ("--device", name, "--allow-predicted", "--winners", "--overwrite")
     attn_tune("export", str(PACKS / name), "--db", database, "--name", name, *chosen, *options)
     attn_tune("pack", "coverage", str(PACKS / name))

@@ -117,33 +117,35 @@ class Call:
         return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in like.items() if x is not None}
 
     def wanted(self, problem: Problem, inputs: Any, made: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs of a launch, named as in ``output_types``, among those that a kernel or the baseline made.
+        """The outputs of a launch, named as in ``output_types``, among those that the baseline made.
 
         Raises:
           UsageError: the op declares no output as the gradient of an operand that is in ``gradients``.
         """
-        return {name: made[of_kernel] for name, of_kernel in self._names(problem, inputs).items()}
+        names = self._names_of_kernels(problem, inputs, self.output_types(problem, inputs))
+        return {name: made[of_kernel] for name, of_kernel in names.items()}
 
-    def checked_outputs(self, kernel: str, problem: Problem, inputs: Any, made: Any) -> dict[str, Array]:
-        """The outputs that the op needs of what ``kernel`` returned, by the kernel's names; it may return more.
+    def checked(self, kernel: str, problem: Problem, inputs: Any, made: Any) -> dict[str, Array]:
+        """The same of what ``kernel`` returned, once it is found to be what the op declares; it may be more.
 
         Raises:
           OutputsError: it is no mapping, or an output is missing, no array, or of another shape or dtype.
         """
         if not isinstance(made, Mapping):
             raise OutputsError(f"{kernel} must return a dict of outputs by name, not a {type(made).__name__}")
-        types, names = self.output_types(problem, inputs), self._names(problem, inputs)
-        for name, of_kernel in names.items():
-            found, like = made.get(of_kernel), types[name]
+        types = self.output_types(problem, inputs)
+        names, outputs = self._names_of_kernels(problem, inputs, types), {}
+        for name, like in types.items():
+            found = made.get(of_kernel := names[name])
             if (getattr(found, "shape", None), getattr(found, "dtype", None)) != (like.shape, like.dtype):
                 was = f"{found.dtype}{list(found.shape)}" if isinstance(found, jax.Array) else type(found).__name__
                 said = f"is {was}" if of_kernel in made else "is missing"
                 raise OutputsError(f"{kernel}: the output {of_kernel!r} {said}, must be {like.dtype}{list(like.shape)}")
-        return {of_kernel: made[of_kernel] for of_kernel in names.values()}
+            outputs[name] = found
+        return outputs
 
-    def _names(self, problem: Problem, inputs: Any) -> dict[str, str]:
-        """The kernels' names of a launch's outputs, by those of ``output_types``."""
-        types = self.output_types(problem, inputs)
+    def _names_of_kernels(self, problem: Problem, inputs: Any, types: Types) -> dict[str, str]:
+        """The names by which kernels return the outputs that have these ``types``."""
         if operands_of(inputs) is inputs:
             return {name: name for name in types}
         names = {output.of: output.name for output in get_op(self.op).outputs(problem, self.backward) if output.of}

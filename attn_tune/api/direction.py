@@ -50,7 +50,7 @@ def _run(call: Call, problem: Any, request: Request, direction: str, inputs: Any
     if varying_axes(inputs):
         return _in_manual(call, _launch(call, problem, request, direction), problem)(inputs)
     if call.present(call.indivisible, operands):
-        return _outputs(call, _launch(call, problem, request, direction), problem, inputs)
+        return _launch(call, problem, request, direction)(inputs)
     if explicit_mesh(inputs) is not None:
         # The arrays of the call are cut already (``sharded_by_types``); this is the folded axis of a vmap.
         def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
@@ -59,7 +59,7 @@ def _run(call: Call, problem: Any, request: Request, direction: str, inputs: Any
         return sharded_run(call, on_shard, problem, inputs)
     partitions = is_partitioned(inputs)
     if partitions is False:
-        return _outputs(call, _launch(call, problem, request, direction), problem, inputs)
+        return _launch(call, problem, request, direction)(inputs)
     run = _in_automatic(call, problem, request, direction, current_view(), bool(partitions))
     return run(inputs)
 
@@ -121,10 +121,10 @@ def _launch_of_another(
 
 @cached
 def _checked(kernel: Callable, call: Call, name: str) -> Callable:
-    """``kernel``, called ``name``, with what the op needs of its outputs, or an ``OutputsError``."""
+    """``kernel``, called ``name`` in messages, which returns the outputs that the op needs, or an ``OutputsError``."""
 
     def checked(problem: Any, config: Any, inputs: Any) -> dict[str, Array]:
-        return call.checked_outputs(name, problem, inputs, kernel(problem, config, inputs))
+        return call.checked(name, problem, inputs, kernel(problem, config, inputs))
 
     return checked
 
@@ -145,17 +145,11 @@ def _behind_barriers(kernel: Callable, in_place: bool) -> Callable:
     return guarded
 
 
-def _outputs(call: Call, launch: Callable, problem: Any, inputs: Any) -> dict[str, Array]:
-    """The outputs that the op needs; a kernel may return more."""
-    return call.wanted(problem, inputs, launch(inputs))
-
-
 @cached
 def _in_manual(call: Call, launch: Callable, problem: Any) -> Callable[[Any], dict[str, Array]]:
     def run(inputs: Any) -> dict[str, Array]:
         # Another kernel may have to answer, while XLA compiles, for one whose library cannot be imported.
-        wanted = in_open_blocks(functools.partial(_outputs, call, launch, problem))
-        return deferred(wanted, call.output_types(problem, inputs))(inputs)
+        return deferred(in_open_blocks(launch), call.output_types(problem, inputs))(inputs)
 
     return named_jit(run, launch.__name__)
 
@@ -166,7 +160,7 @@ def _in_automatic(
 ) -> Callable[[Any], dict[str, Array]]:
     def here(inputs: Any) -> dict[str, Array]:
         local = call.with_shapes(problem, operands_of(inputs))
-        return _outputs(call, _launch(call, local, request, direction), local, inputs)
+        return _launch(call, local, request, direction)(inputs)
 
     def on_shard(inputs: Any, axes: Axes, out_specs: Any) -> dict[str, Array]:
         with viewing(view):

@@ -84,45 +84,47 @@ WRONG = {
     "the output 'out' is str, must be": "return {'out': 'text'}",
     "a dict of outputs by name, not a object": "return object()",
 }
-RIGHT = {
-    "proxy": "import types; return types.MappingProxyType(made)",
-    "chain": "import collections; return collections.ChainMap(made)",
-    "more": "return {**made, 'note': 'text', 3: out, 'none': None}",
-    "order": "return dict(reversed(made.items()))",
-}
+RIGHT = (
+    "import types; return types.MappingProxyType(made)",
+    "import collections; return collections.ChainMap(made)",
+    "return {**made, 'note': 'text', 3: out, 'none': None}",
+    "return dict(reversed(made.items()))",
+)
+
+
+@pytest.fixture
+def answer_of(installed, caplog):
+    """A function of the last line of ``fragile``, which calls the op and returns the warnings."""
+    plain = "from attn_tune.kernels.flash_attention.xla.forward import forward\n"
+    body = "    made = forward(problem, config, inputs)\n    out, lse = made['out'], made.get('lse')\n"
+
+    def answer(line):
+        module = f"calls_{sorted([*WRONG.values(), *RIGHT]).index(line)}"
+        installed(f"{plain}def call(problem, config, inputs):\n{body}    {line}\n", module)
+        with caplog.at_level(logging.WARNING, "attn_tune"):
+            # A function of its own, which is not traced yet.
+            got = jax.jit(lambda *arrays: attn_tune.flash_attention(*arrays))(*operands())
+        np.testing.assert_array_equal(got, attn_tune.flash_attention(*operands(), platform="xla"))
+        return [record.getMessage() for record in caplog.records]
+
+    return answer
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_a_kernel_that_returns_what_it_must_not_is_left_out(installed, caplog, words):
-    plain = "from attn_tune.kernels.flash_attention.xla.forward import forward\n"
-    body = "    made = forward(problem, config, inputs)\n    out, lse = made['out'], made.get('lse')\n"
-    module = f"wrong_calls_{list(WRONG).index(words)}"
-    installed(f"{plain}def call(problem, config, inputs):\n{body}    {WRONG[words]}\n", module)
-    q, k, v = operands()
-    with caplog.at_level(logging.WARNING, "attn_tune"):
-        got = attn_tune.flash_attention(q, k, v)
-    (said,) = (record.getMessage() for record in caplog.records)
+def test_a_kernel_that_returns_what_it_must_not_is_left_out(answer_of, words):
+    (said,) = answer_of(WRONG[words])
     assert words in said
-    np.testing.assert_array_equal(got, attn_tune.flash_attention(q, k, v, platform="xla"))
     with pytest.raises(attn_tune.UnsupportedError, match="it is left out of this process: OutputsError: "):
-        attn_tune.flash_attention(q, k, v, platform="fragile")
+        attn_tune.flash_attention(*operands(), platform="fragile")
     left_out.clear()
     with pytest.raises(OutputsError, match="flash_attention/fragile"):
-        attn_tune.flash_attention(q, k, v, platform="fragile")
+        attn_tune.flash_attention(*operands(), platform="fragile")
 
 
-@pytest.mark.parametrize("kind", RIGHT)
-def test_a_kernel_that_returns_what_it_should_in_another_mapping_answers(installed, caplog, kind):
-    plain = "from attn_tune.kernels.flash_attention.xla.forward import forward\n"
-    body = "    made = forward(problem, config, inputs)\n    out = made['out']\n"
-    module = f"right_calls_{kind}"
-    installed(f"{plain}def call(problem, config, inputs):\n{body}    {RIGHT[kind]}\n", module)
-    q, k, v = operands()
-    with caplog.at_level(logging.WARNING, "attn_tune"):
-        got = jax.jit(attn_tune.flash_attention)(q, k, v)
-    assert not caplog.records
+@pytest.mark.parametrize("line", RIGHT)
+def test_a_kernel_that_returns_what_it_should_in_another_mapping_answers(answer_of, line):
+    assert answer_of(line) == []
     assert attn_tune.lookup("flash_attention", SIGNATURE).kernel == "fragile"
-    np.testing.assert_array_equal(got, attn_tune.flash_attention(q, k, v, platform="xla"))
 
 
 def test_the_kernel_that_a_caller_names_is_no_other(fragile):

@@ -26,6 +26,8 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     keys = iter(jax.random.split(jax.random.key(seed), 9))
     sizes = {"b": p.batch, "n": p.num_q_heads, "t": p.q_len, "s": p.kv_len, "1": 1}
 
+    is_odd = seed % 2 == 1
+
     def normal(*shape: int):
         return jax.random.normal(next(keys), shape, jnp.float32).astype(dtype)
 
@@ -35,7 +37,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
         v=normal(p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim),
         bias=None if p.bias_dims is None else _with_large(normal(*(sizes[d] for d in p.bias_dims)), seed),
         mask=None if p.mask_dims is None else _mask(next(keys), tuple(sizes[d] for d in p.mask_dims)),
-        sinks=_sinks(next(keys), p.num_q_heads, seed) if p.has_sinks else None,
+        sinks=without_first_sink(jax.random.normal(next(keys), (p.num_q_heads,)), is_odd) if p.has_sinks else None,
         dropout=next(keys) if p.dropout_rate > 0 else None,
     )
     if direction == "fwd":
@@ -50,10 +52,6 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
 def _with_large(bias: Float[Array, "_b _n _t _s"], seed: int | Array) -> Float[Array, "_b _n _t _s"]:
     is_large = (jnp.arange(bias.shape[-1]) % LARGE_BIAS_EVERY == LARGE_BIAS_EVERY // 2) & (seed % 2 == 1)
     return bias * jnp.where(is_large, LARGE_BIAS, 1.0).astype(bias.dtype)
-
-
-def _sinks(key: Array, heads: int, seed: int | Array) -> Float[Array, " N"]:
-    return without_first_sink(jax.random.normal(key, (heads,)), seed % 2 == 1)
 
 
 def _mask(key: Array, shape: tuple[int, ...]) -> Bool[Array, "_b _n _t _s"]:

@@ -12,5 +12,5 @@ LENGTHS = ((389, 389), (197, 421), (421, 197), (1, 301))
 
 
 def without_first_sink(sinks: Float[Array, " N"], where: bool | Bool[Array, ""]) -> Float[Array, " N"]:
-    """The same sinks, but for the first, which is minus infinity, that is none, if ``where`` holds."""
+    """``sinks``, the first of which is minus infinity, so no sink, where ``where`` is true."""
     return sinks.at[0].set(jnp.where(where, -jnp.inf, sinks[0]))

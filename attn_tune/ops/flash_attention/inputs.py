@@ -26,7 +26,7 @@ MIN_DOCUMENTS, MAX_DOCUMENTS = 3, 64
 # Ids of odd seeds are multiples of it: in 8 or 16 bits they would all be alike.
 _ID_STEP = 2**24
 # Positions of odd seeds begin here: their lower 16 bits become negative after a hundred tokens.
-FAR_POSITION = 2**20 + 2**15 - 100
+_FAR_POSITION = 2**20 + 2**15 - 100
 SHARED_LENGTHS = (2**12, 2**16, 2**20)
 
 
@@ -40,7 +40,7 @@ def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | Backw
     p, dtype, operands = problem, jnp.dtype(problem.dtype), make_operands(problem, direction, seed)
     if direction == "fwd":
         return operands
-    exact, dout_key = _reference(p, "fwd", operands), _keys_of(seed)[-1]
+    exact, dout_key = _reference(p, "fwd", operands), _random_keys(seed)[-1]
     inputs = backward_inputs(operands, exact, _normal(dout_key, exact["out"].shape, dtype))
     if p.has_lse_gradient:
         dlse = jax.random.normal(jax.random.fold_in(dout_key, 1), inputs.delta.shape)
@@ -61,7 +61,7 @@ def make_operands(problem: Problem, direction: str, seed: int | Array) -> Operan
     aligned with keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax; of odd seeds
     the first is none.
     """
-    q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, _ = _keys_of(seed)
+    q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, _ = _random_keys(seed)
     p, dtype = problem, jnp.dtype(problem.dtype)
     documents = _documents(doc_key, p) if p.has_segments or p.has_positions else None
     lengths = _lengths(doc_key, p) if p.has_lengths else None
@@ -94,7 +94,7 @@ def make_operands(problem: Problem, direction: str, seed: int | Array) -> Operan
         )
     if documents is not None and p.has_positions:
         # With offsets a position is that of a token in its sequence.
-        far = 0 if p.has_offsets else jnp.where(seed % 2 == 1, FAR_POSITION, 0)
+        far = 0 if p.has_offsets else jnp.where(seed % 2 == 1, _FAR_POSITION, 0)
         positions = documents[2] + far
         operands = operands._replace(q_positions=positions[:, -p.q_len :], kv_positions=positions[:, -p.kv_len :])
     return operands
@@ -116,7 +116,7 @@ def backward_inputs(operands: Operands, exact: Mapping[str, Array], dout: Float[
 _reference = jit(reference, static_argnums=(0, 1))
 
 
-def _keys_of(seed: int | Array) -> Array:
+def _random_keys(seed: int | Array) -> Array:
     return jax.random.split(jax.random.key(seed), 9)
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 
-from attn_tune.devices.environments import assembler
+from attn_tune.devices.environments import ASSEMBLER_VARIABLES, assembler
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import AttnTuneError
 
@@ -78,23 +78,31 @@ def refuses_assembler(device: Device) -> str | None:
     On an H200 that of CUDA 12.8 made wrong code of kernels with gates a channel, and that of CUDA 13.0 right code
     (``benchmarks/results/h200/assembler_of_12_8.txt``).
     """
-    capability = device.compute_capability
-    root = importlib.util.find_spec("triton")
-    if capability is None or root is None or not root.submodule_search_locations:
-        return None
-    is_newer = capability >= (_BLACKWELL if refuses_triton(_NEWER_ON_HOPPER) else _HOPPER)
-    name, variable = ("ptxas-blackwell", "TRITON_PTXAS_BLACKWELL_PATH") if is_newer else ("ptxas", "TRITON_PTXAS_PATH")
-    own = os.path.join(root.submodule_search_locations[0], "backends", "nvidia", "bin", name)
-    # Triton takes its own where the other one does not run.
-    taken = next(filter(None, map(_version_of, (os.environ.get(variable, ""), own))), "")
-    if not taken or tuple(map(int, taken.split(".")[:2])) >= _PROVEN_ASSEMBLER:
+    variable, version = _assembler_taken(device.compute_capability or 0)
+    if not version or tuple(map(int, version.split(".")[:2])) >= _PROVEN_ASSEMBLER:
         return None
     of_jax = _assembler_of_jax()
     such = f", such as {of_jax}" if of_jax else ""
     return (
-        f"it needs the assembler of CUDA 13, and would have ptxas {taken}; by an older one results were wrong: name a "
-        f"newer one by {variable}{such}"
+        f"it needs the assembler of CUDA 13, and would have ptxas {version}; by an older one results were wrong: name "
+        f"a newer one by {variable}{such}"
     )
+
+
+def _assembler_taken(capability: int) -> tuple[str, str]:
+    """The variable that names Triton's assembler for a GPU, and the version of the one that Triton takes, or ``""``.
+
+    As Triton finds it (``get_ptxas`` of ``triton.backends.nvidia.compiler``), without importing Triton.
+    """
+    has_newer = capability >= (_BLACKWELL if refuses_triton(_NEWER_ON_HOPPER) else _HOPPER)
+    variable = ASSEMBLER_VARIABLES[has_newer]
+    package = importlib.util.find_spec("triton")
+    folders = (package and package.submodule_search_locations) or ()
+    name = "ptxas-blackwell" if has_newer else "ptxas"
+    own = (os.path.join(folder, "backends", "nvidia", "bin", name) for folder in folders)
+    # Triton takes its own where the other one does not run.
+    paths = (os.environ.get(variable, ""), *own) if capability else ()
+    return variable, next(filter(None, map(_version_of, paths)), "")
 
 
 @functools.cache
