@@ -6,6 +6,7 @@ import importlib.metadata
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
+from attn_tune.kernels.lang.triton import limits
 from attn_tune.kernels.lang.triton.limits import refuses_assembler, refuses_triton
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.contract import load
@@ -52,12 +53,21 @@ def test_the_untuned_tile_of_wide_float32_fits(name, kind):
 
 
 @pytest.fixture
-def older_triton(monkeypatch):
+def triton_is(monkeypatch):
+    """Has a version of Triton seem to be installed."""
     real = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.7.1" if name == "triton" else real(name))
+
+    def seems(wanted):
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: wanted if name == "triton" else real(name))
+        refuses_triton.cache_clear()
+
+    yield seems
     refuses_triton.cache_clear()
-    yield
-    refuses_triton.cache_clear()
+
+
+@pytest.fixture
+def older_triton(triton_is):
+    triton_is("3.7.1")
 
 
 @pytest.mark.parametrize("name", ["kda", "gla", "linear_attention", "gated_delta_rule"])
@@ -90,27 +100,35 @@ def test_gates_a_channel_are_not_left_to_an_older_assembler(
 ):
     problem, h200 = next(iter(load(get_op(name).samples)().values())), device_from_kind("nvidia-h200")
     unsupported = get_kernel(f"{name}/triton").unsupported
-    # Triton takes its own where the one that is named does not run.
-    for path in ("", "/no/such/assembler", "/bin/true", assembler_of("12.8.93"), assembler_of("12.9.86")):
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler_of("12.8.93"))
+    reason = unsupported(problem, direction, h200)
+    assert (reason is not None) == needs
+    assert not needs or "it needs the assembler of CUDA 12.9 or later, and would have ptxas 12.8.93" in reason
+    for version in ("12.9.86", "13.0.48"):
+        monkeypatch.setenv("TRITON_PTXAS_PATH", assembler_of(version))
+        assert unsupported(problem, direction, h200) is None
+
+
+def test_triton_takes_its_own_assembler_where_the_one_that_is_named_does_not_run(older_triton, monkeypatch):
+    h200 = device_from_kind("nvidia-h200")
+    monkeypatch.setattr(limits, "_PROVEN_ASSEMBLER", (99, 0))
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    own = refuses_assembler(h200)
+    assert "would have ptxas 12." in own
+    for path in ("", "/no/such/assembler", "/bin/true"):
         monkeypatch.setenv("TRITON_PTXAS_PATH", path)
-        reason = unsupported(problem, direction, h200)
-        assert (reason is not None) == needs
-        assert not needs or "it needs the assembler of CUDA 13, and would have ptxas 12." in reason
-    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler_of("13.0.48"))
-    assert unsupported(problem, direction, h200) is None
+        assert refuses_assembler(h200) == own
 
 
-def test_hopper_has_the_newer_assembler_of_a_newer_triton(assembler_of, monkeypatch):
+def test_hopper_has_the_newer_assembler_of_a_newer_triton(assembler_of, triton_is, monkeypatch):
     h200, a100 = device_from_kind("nvidia-h200"), device_from_kind("nvidia-a100-sxm4-80gb")
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.9.0")
-    refuses_triton.cache_clear()
-    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler_of("12.9.86"))
+    triton_is("3.9.0")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", assembler_of("12.8.61"))
     monkeypatch.setenv("TRITON_PTXAS_BLACKWELL_PATH", assembler_of("13.4.59"))
     assert refuses_assembler(h200) is None
-    assert "would have ptxas 12.9.86" in refuses_assembler(a100)
+    assert "would have ptxas 12.8.61" in refuses_assembler(a100)
     monkeypatch.setenv("TRITON_PTXAS_BLACKWELL_PATH", assembler_of("12.8.93"))
     assert "name a newer one by TRITON_PTXAS_BLACKWELL_PATH" in refuses_assembler(h200)
-    refuses_triton.cache_clear()
 
 
 def test_the_reason_names_the_assembler_of_the_wheels_of_jax(older_triton, assembler_of, monkeypatch, tmp_path):
@@ -125,13 +143,64 @@ def test_the_reason_names_the_assembler_of_the_wheels_of_jax(older_triton, assem
     assert refuses_assembler(device_from_kind("nvidia-h200")).endswith(f"by TRITON_PTXAS_PATH, such as {path}")
 
 
-def test_a_backward_without_states_needs_a_newer_triton_on_hopper(monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.6.0")
-    refuses_triton.cache_clear()
+def test_a_backward_without_states_needs_a_newer_triton_on_hopper(triton_is):
+    triton_is("3.6.0")
     samples, spec = load(get_op("gated_delta_rule").samples)(), get_kernel("gated_delta_rule/triton_hopper")
     wide = {name: dataclasses.replace(samples[name], head_dim=64, v_head_dim=64) for name in ("plain", "states")}
     h200 = device_from_kind("nvidia-h200")
     assert "needs Triton 3.7 or later" in str(spec.unsupported(wide["plain"], "bwd", h200))
     assert spec.unsupported(wide["plain"], "fwd", h200) is None
     assert spec.unsupported(wide["states"], "bwd", h200) is None
-    refuses_triton.cache_clear()
+
+
+FLASH = "flash_attention/v1 b=1 t=512 s=512 n=4 k=4"
+BLOCKS = "block_sparse_attention/v1 b=1 t=512 s=512 n=4 k=4"
+LATENTS = "s=77 n=6 k=1 h=576 v=512 page=64 layout=latent dtype=bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text", "oldest"),
+    [
+        ("triton", f"{FLASH} h=128 v=128 dtype=float32", "3.8"),
+        ("triton_fused", f"{FLASH} h=128 v=128 dtype=float32", "3.8"),
+        ("triton", f"{BLOCKS} h=128 v=128 dtype=float32", "3.8"),
+        ("triton", f"{FLASH} h=64 v=64 dtype=float32", None),
+        ("triton", f"{FLASH} h=128 v=128 dtype=bfloat16", None),
+        ("triton", f"paged_decode/v1 b=2 t=1 {LATENTS}", "3.9"),
+        ("triton_latent", f"ragged_paged/v1 b=2 t=9 {LATENTS}", "3.9"),
+    ],
+)
+def test_blackwell_needs_a_newer_triton_for_what_older_ones_cannot_fit(kernel, text, oldest, triton_is):
+    op = get_op(text.partition("/")[0])
+    problem, spec = op.from_signature(op.parse_signature(text)), get_kernel(f"{op.name}/{kernel}")
+    triton_is("3.7.1")
+    direction = op.directions[-1]
+    reason = spec.unsupported(problem, direction, device_from_kind("nvidia-b200"))
+    assert reason is None if oldest is None else f"needs Triton {oldest} or later" in reason
+    assert spec.unsupported(problem, direction, device_from_kind("nvidia-rtx-pro-6000-blackwell")) is None
+    triton_is("3.9.0")
+    assert spec.unsupported(problem, direction, device_from_kind("nvidia-b200")) is None
+
+
+ROWS = [
+    ("ragged_paged", "triton_latent", "t=9 s=77 n=6 k=1 h=144 v=128 page=8", "kv=float8_e4m3fn kvscale=block", 164),
+    ("ragged_paged", "triton_latent", "t=9 s=77 n=6 k=1 h=36 v=32 page=8", "", 72),
+    ("paged_decode", "triton", "t=1 s=77 n=6 k=1 h=40 v=32 page=8", "kv=float8_e4m3fn kvscale=head", 40),
+    ("paged_decode", "triton", "t=1 s=77 n=6 k=1 h=48 v=32 page=8", "kv=float8_e4m3fn kvscale=head", None),
+    ("paged_decode", "triton", "t=1 s=77 n=6 k=1 h=36 v=32", "", None),
+]
+
+
+@pytest.mark.parametrize(("name", "kernel", "sizes", "codes", "row"), ROWS)
+def test_rows_of_latents_that_triton_3_6_reads_too_wide_are_left_out(name, kernel, sizes, codes, row, triton_is):
+    op, spec, h200 = get_op(name), get_kernel(f"{name}/{kernel}"), device_from_kind("nvidia-h200")
+    text = f"{name}/v1 b=2 {sizes} layout=latent dtype=bfloat16 {codes}".strip()
+    problem = op.from_signature(op.parse_signature(text))
+    triton_is("3.6.0")
+    reason = spec.unsupported(problem, "fwd", h200)
+    if row is None:
+        assert reason is None
+    else:
+        assert f"its rows of {row} bytes are no multiple of 16: it needs Triton 3.7" in reason
+    triton_is("3.7.1")
+    assert spec.unsupported(problem, "fwd", h200) is None

@@ -12,14 +12,14 @@ import dataclasses
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.lookup.dispatch import choose
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UnsupportedError, UsageError
 from attn_tune.tuner.plan.grid import preset_points
 from tests.kernels.triton_lowered import launches
 
@@ -41,7 +41,7 @@ class Case:
         return f"{get_op(self.op).to_signature(self.problem)} {self.direction} on {self.kind}"
 
 
-def cases() -> Iterator[Case]:
+def cases(kinds: Iterable[str]) -> Iterator[Case]:
     """Each shape of the points of all grids once, in its dtype and in float32, for each device and direction."""
     seen = set()
     for point in preset_points():
@@ -55,7 +55,7 @@ def cases() -> Iterator[Case]:
         seen.add(shape)
         for p in {problem, _wide(problem)}:
             for direction in op.directions:
-                for kind in KINDS:
+                for kind in kinds:
                     yield Case(op.name, p, direction, kind)
 
 
@@ -70,7 +70,11 @@ def _wide(problem: Any) -> Any:
 def failure(case: Case) -> str | None:
     """The reason that the untuned choice of a case does not compile, or None."""
     device, op = device_from_kind(case.kind), get_op(case.op)
-    choice = choose(case.op, case.direction, case.problem, device=device)
+    try:
+        choice = choose(case.op, case.direction, case.problem, device=device)
+    except UnsupportedError:
+        # Such as gradients of a call whose states are updated in place.
+        return None
     if choice.spec.backend != "triton":
         return None
     search, capability = choice.spec.searches[case.direction], int(device.family.removeprefix("sm_"))
@@ -86,9 +90,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", action="append", help="only this kind of device; repeatable")
     options = parser.parse_args(arguments)
     end = time.monotonic() + options.seconds
-    order = sorted(cases(), key=str)
+    order = sorted(cases(options.kind or KINDS), key=str)
     random.Random(options.seed).shuffle(order)
     failures, done = [], 0
     for case in order:

@@ -51,3 +51,13 @@ def refuses_gradients(problem: Recurrent, direction: str) -> str | None:
     if problem.has_pool and direction == "bwd":
         return "state=pool: states are updated in place, so there is no backward"
     return None
+
+
+def rounds_states(problem: Recurrent, direction: str) -> str | None:
+    """The reason that kernels over chunks would not keep the states of a decoding job exact, or None.
+
+    They round what the delta rule adds to a state to the working dtype, and every call of one token would do so.
+    """
+    if problem.has_delta and problem.length == 1 and direction == "fwd":
+        return f"t=1: kernels over chunks round what they add to a state to {problem.dtype}, at every call of a decode"
+    return None

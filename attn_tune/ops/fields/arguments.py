@@ -58,7 +58,9 @@ def fit_4d(name: str, array: Array, shape: dict[str, int]) -> Array:
     array = expand_heads(array, shape["N"], shape["K"], name=name)  # type: ignore[assignment]
     full = (shape["B"], shape["N"], shape["T"], shape["S"])
     if any(size not in (1, whole) for size, whole in zip(array.shape, full, strict=True)):
-        raise UsageError(f"{name} has shape {array.shape}; each axis must be 1 or that of {full}")
+        # Of two axes, [queries, keys] is what other projects take.
+        hint = "; one of two axes is [batch, keys]" if "mask" in name and array.shape[1:3] == (1, 1) else ""
+        raise UsageError(f"{name} has shape {array.shape}; each axis must be 1 or that of {full}{hint}")
     return array
 
 

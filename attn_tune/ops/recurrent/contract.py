@@ -11,7 +11,9 @@ def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
     p = problem
     if direction == "fwd":
         pool = "initial_state" if p.has_pool else ""
-        state = Output(name="state", kind=OutputKind.STATE, working_dtype=p.dtype, updates=pool)
+        # The calls of a decoding job add up their roundings of the state: one of a single token is judged in float32.
+        working = "" if p.length == 1 else p.dtype
+        state = Output(name="state", kind=OutputKind.STATE, working_dtype=working, updates=pool)
         return (Output(name="out"), *([state] if p.has_final_state else []))
     return tuple(
         Output(name=f"d{one.name}", kind=OutputKind.GRADIENT, of=one.name, working_dtype=p.dtype)

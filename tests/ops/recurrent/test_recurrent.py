@@ -7,6 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+from attn_tune.devices.identity import current_device, device_from_kind
+from attn_tune.kernels.registry import get_kernel
+from attn_tune.ops.contract import load
+from attn_tune.ops.fields.rounding import round_to
 from attn_tune.ops.gated_delta_rule.samples import samples as gated_delta_rule
 from attn_tune.ops.gla.samples import samples as gla
 from attn_tune.ops.kda.samples import samples as kda
@@ -17,7 +21,11 @@ from attn_tune.ops.recurrent.features import features
 from attn_tune.ops.recurrent.inputs import CONSTANT_GATES, make_inputs
 from attn_tune.ops.recurrent.problem import LOWEST_GATE
 from attn_tune.ops.recurrent.reference import forward_in_steps, reference
+from attn_tune.ops.registry import get_op
+from attn_tune.runtime.lookup.dispatch import choose
 from attn_tune.schema.errors import UsageError
+from attn_tune.tuner.work.case_functions import compile_case_functions
+from attn_tune.tuner.work.validate import validate
 from tests.chosen import chosen
 from tests.ops.recurrent.recurrence_numpy import recurrence
 
@@ -132,3 +140,34 @@ def test_operations_and_bytes_are_those_of_the_rule_and_of_the_gates():
         assert bytes_moved(gated, "fwd") - bytes_moved(plain, "fwd") == 4 * numbers
     assert bytes_moved(of["gla"], "bwd") - bytes_moved(plain, "bwd") == 2 * 4 * tokens * 4 * 16
     assert bytes_moved(of["kda"], "fwd") - bytes_moved(of["gla"], "fwd") == 4 * tokens * 4
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_a_state_that_is_rounded_at_a_call_of_one_token_is_wrong(op):
+    declared, problem = get_op(op), SAMPLES[op]()["one_token"]
+    made = compile_case_functions(declared, problem, "fwd")
+    kernel = get_kernel(f"{op}/xla").searches["fwd"]
+    config = kernel.heuristic(problem, current_device())
+
+    def decode(inputs, dtype):
+        found = dict(load(kernel.call)(problem, config, inputs))
+        return found | {"state": round_to(found["state"], dtype)}
+
+    exact, rounded = (
+        validate(jax.jit(functools.partial(decode, dtype=np.dtype(dtype))), [made.make(3)])
+        for dtype in ("float32", problem.dtype)
+    )
+    assert exact.correct, exact.remark
+    assert [error.output for error in rounded.errors if error.ratio > 10] == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel"), [("gated_delta_rule", "triton"), ("gated_delta_rule", "triton_hopper"), ("kda", "triton")]
+)
+def test_kernels_over_chunks_leave_one_token_to_others(op, kernel):
+    h200, sizes = device_from_kind("nvidia-h200"), {"head_dim": 128, "v_head_dim": 128}
+    one = dataclasses.replace(SAMPLES[op]()["one_token"], **sizes)
+    spec = get_kernel(f"{op}/{kernel}")
+    assert "at every call of a decode" in str(spec.unsupported(one, "fwd", h200))
+    assert "at every call" not in str(spec.unsupported(dataclasses.replace(one, length=2), "fwd", h200))
+    assert choose(op, "fwd", one, device=h200).spec.name == "triton_steps"

@@ -6,8 +6,10 @@ import importlib.util
 import os
 import re
 import textwrap
+from typing import Any
 
 from attn_tune.devices.environments import ASSEMBLER_VARIABLES, assembler
+from attn_tune.ops.fields.cache import CODES, LATENT, PACKED
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import AttnTuneError
 
@@ -42,7 +44,12 @@ UNITS = {
 # Compute capabilities of the oldest GPUs that kernels run on, and that have conversions to and from float8.
 OLDEST, OLDEST_WITH_FLOAT8, OLDEST_WITH_CLUSTERS = 80, 89, 90
 # The oldest assembler by which kernels with gates a channel were right; by that of CUDA 12.8 they were not.
-_PROVEN_ASSEMBLER = (13, 0)
+_PROVEN_ASSEMBLER = (12, 9)
+# On data-centre Blackwell: the oldest Triton whose products of float32 and over chunks fit tensor memory, and the
+# oldest whose tiles of latents fit shared memory beside it.
+OLDEST_WITH_TENSOR_MEMORY, OLDEST_WITH_LATENTS = (3, 8), (3, 9)
+# The oldest Triton that copies rows of latents as they are aligned, and the bytes that older ones copy at a time.
+OLDEST_FOR_ANY_ROWS, COPIED = (3, 7), 16
 # Triton has two assemblers: a newer one for GPUs from Blackwell on, and since this version for Hopper too.
 _NEWER_ON_HOPPER, _HOPPER, _BLACKWELL = (3, 9), 90, 100
 
@@ -75,8 +82,8 @@ def refuses_triton(oldest: tuple[int, int]) -> str | None:
 def refuses_assembler(device: Device) -> str | None:
     """The reason that what assembles kernels for this device is none that was right for all, or None.
 
-    On an H200 that of CUDA 12.8 made wrong code of kernels with gates a channel, and that of CUDA 13.0 right code
-    (``benchmarks/results/h200/assembler_of_12_8.txt``).
+    On an H200 that of CUDA 12.8 made wrong code of kernels with gates a channel, and those of CUDA 12.9 and 13.0 right
+    code (``benchmarks/results/h200/assembler_of_12_8.txt``).
     """
     variable, version = _assembler_taken(device.compute_capability or 0)
     if not version or tuple(map(int, version.split(".")[:2])) >= _PROVEN_ASSEMBLER:
@@ -84,8 +91,8 @@ def refuses_assembler(device: Device) -> str | None:
     of_jax = _assembler_of_jax()
     such = f", such as {of_jax}" if of_jax else ""
     return (
-        f"it needs the assembler of CUDA 13, and would have ptxas {version}; by an older one results were wrong: name "
-        f"a newer one by {variable}{such}"
+        f"it needs the assembler of CUDA 12.9 or later, and would have ptxas {version}; by an older one results were "
+        f"wrong: name a newer one by {variable}{such}"
     )
 
 
@@ -125,6 +132,26 @@ def refuses_cache(cache_dtype: str, device: Device) -> str | None:
     if cache_dtype == "float8_e4m3fn" and (device.compute_capability or 0) < OLDEST_WITH_FLOAT8:
         return f"kv={cache_dtype} needs compute capability 8.9 or later; {device} is {device.family}"
     return None
+
+
+def refuses_tensor_memory(device: Device, oldest: tuple[int, int]) -> str | None:
+    """The reason that the installed Triton is too old for products in the tensor memory of a device, or None."""
+    return refuses_triton(oldest) if has_tensor_memory(device) else None
+
+
+def refuses_latents(problem: Any, device: Device) -> str | None:
+    """The reason that the installed Triton is too old for these latents on this device, or None.
+
+    Where a tile has tokens of several pages, Triton 3.6 takes their rows for multiples of 16 bytes in one of two loops
+    (the ``contiguity`` of ``async_copy_global_to_local`` in its TTGIR), and copies from addresses that it must not.
+    """
+    if problem.layout != LATENT:
+        return None
+    size = 1 if problem.cache_dtype in (PACKED, *CODES) else 4 if problem.cache_dtype == "float32" else 2
+    row = problem.cache_width * size
+    if problem.page_size and row % COPIED and (reason := refuses_triton(OLDEST_FOR_ANY_ROWS)):
+        return f"its rows of {row} bytes are no multiple of {COPIED}: {reason}"
+    return refuses_tensor_memory(device, OLDEST_WITH_LATENTS)
 
 
 def shared_limit(device: Device) -> int:

@@ -1,7 +1,7 @@
 """Problems and devices that the kernel does not support, and tiles that cannot fit."""
 
 from attn_tune.kernels.lang.triton.cache_limits import certainly_fits, refuses_problem, refuses_tile
-from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS
+from attn_tune.kernels.lang.triton.limits import OLDEST_WITH_CLUSTERS, refuses_latents
 from attn_tune.kernels.paged_decode._triton.config import NARROW, Config
 from attn_tune.ops.fields.cache import CODES, LATENT
 from attn_tune.ops.paged_decode.problem import Problem
@@ -10,7 +10,7 @@ from attn_tune.schema.device import Device
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     """The reason that this kernel cannot do the problem on this device at all, or None."""
-    return refuses_problem(problem, device, read="lengths")
+    return refuses_problem(problem, device, read="lengths") or refuses_latents(problem, device)
 
 
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from attn_tune.kernels.lang.space import nearest_feasible
 from attn_tune.kernels.lang.triton.cache_limits import certainly_fits, refuses_problem, refuses_tile
-from attn_tune.kernels.lang.triton.limits import refuses_cache
+from attn_tune.kernels.lang.triton.limits import refuses_cache, refuses_latents
 from attn_tune.kernels.lang.triton.tiles import block_cap, fitted
 from attn_tune.kernels.ragged_paged._triton.space import (
     adapted_programs,
@@ -33,7 +33,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         return reason
     if problem.layout != LATENT:
         return f"it walks latents, whose values are columns of keys; layout is {problem.layout}"
-    return None
+    return refuses_latents(problem, device)
 
 
 def infeasible(problem: Problem, device: Device, config: Config) -> str | None:

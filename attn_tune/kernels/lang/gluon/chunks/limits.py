@@ -2,7 +2,7 @@
 
 from attn_tune.kernels.lang.gluon.chunks import COLUMNS, WIDTHS
 from attn_tune.kernels.lang.gluon.chunks.space import programs
-from attn_tune.kernels.lang.recurrent import Recurrent, refuses_gradients
+from attn_tune.kernels.lang.recurrent import Recurrent, refuses_gradients, rounds_states
 from attn_tune.kernels.lang.triton.limits import refuses_device, refuses_triton, shared_limit
 from attn_tune.schema.device import Device
 
@@ -18,7 +18,7 @@ _OLDEST_WITHOUT_STATES = (3, 7)
 def unsupported(problem: Recurrent, direction: str, device: Device) -> str | None:
     """The reason that these kernels cannot do the problem on this device, or None."""
     p, is_forward = problem, direction == "fwd"
-    if reason := refuses_device(device) or refuses_gradients(problem, direction):
+    if reason := refuses_device(device) or refuses_gradients(problem, direction) or rounds_states(problem, direction):
         return reason
     if device.compute_capability != _HOPPER:
         return f"it is written for the warpgroup instructions of Hopper (sm_90); {device} is {device.family}"

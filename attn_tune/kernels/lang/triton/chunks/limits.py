@@ -1,12 +1,13 @@
 """Problems, devices and configs that walks over chunks of tokens cannot do, whatever the op."""
 
-from attn_tune.kernels.lang.recurrent import Recurrent, refuses_gradients
+from attn_tune.kernels.lang.recurrent import Recurrent, refuses_gradients, rounds_states
 from attn_tune.kernels.lang.triton.device.static import padded
 from attn_tune.kernels.lang.triton.limits import (
+    OLDEST_WITH_TENSOR_MEMORY,
     has_tensor_memory,
     refuses_assembler,
     refuses_device,
-    refuses_triton,
+    refuses_tensor_memory,
     shared_limit,
 )
 from attn_tune.schema.device import Device
@@ -14,18 +15,16 @@ from attn_tune.schema.device import Device
 MAX_ROWS = 256
 # Float32 accumulators that a thread holds at most. It has 255 registers; a few more are spilled.
 MOST_HELD = 288
-# Triton 3.6 and 3.7 stop at these kernels for sm_100, or ask for more tensor memory than there is.
-_OLDEST_WITH_TENSOR_MEMORY = (3, 8)
 
 
 def unsupported(problem: Recurrent, direction: str, device: Device) -> str | None:
     """The reason that these kernels cannot do the problem on this device at all, or None."""
-    if reason := refuses_device(device) or refuses_gradients(problem, direction):
+    if reason := refuses_device(device) or refuses_gradients(problem, direction) or rounds_states(problem, direction):
         return reason
     if problem.head_dim > MAX_ROWS:
         return f"h={problem.head_dim} is above {MAX_ROWS}: columns of the state are held in registers"
-    if has_tensor_memory(device):
-        return refuses_triton(_OLDEST_WITH_TENSOR_MEMORY)
+    if reason := refuses_tensor_memory(device, OLDEST_WITH_TENSOR_MEMORY):
+        return reason
     # On an H200 gradients of such gates were wrong, and some kernels reached outside of their arrays.
     return refuses_assembler(device) if problem.gate == "channel" else None
 
