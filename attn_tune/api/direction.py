@@ -16,6 +16,7 @@ from attn_tune.api.meshes.partitioned import partitioned
 from attn_tune.api.meshes.sharding import explicit_mesh, sharded_run
 from attn_tune.api.meshes.shards import run_shard
 from attn_tune.api.request import Request
+from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
 from attn_tune.ops.cached import cached
 from attn_tune.ops.contract import load
 from attn_tune.ops.marker import cut_name, marked, named_jit
@@ -80,42 +81,61 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
     launch = marked(kernel, problem, choice.config, choice.answer.signature, direction)
-    return _with_others(launch, call, problem, request, direction, choice.spec.id)
+    return _with_others(launch, call, problem, request, direction, choice.spec.id, choice.spec.backend == "triton")
 
 
 @cached
 def _with_others(
-    launch: Callable, call: Call, problem: Any, request: Request, direction: str, kernel: str
+    launch: Callable, call: Call, problem: Any, request: Request, direction: str, kernel: str, is_triton: bool
 ) -> Callable[[Any], dict[str, Array]]:
     """``launch`` of ``kernel``, or the launch of another where a library of it turns out not to be importable.
 
-    So it is where ``kernel`` does not return what the op declares, as untuned ones of other packages may. Equal
-    launches are one function, as those of ``marked`` are: what is made of it is remembered too.
+    So it is where ``kernel`` does not return what the op declares, as untuned ones of other packages may, and of this
+    one problem where the installed Triton cannot compile it for this GPU. Equal launches are one function, as those of
+    ``marked`` are: what is made of it is remembered too.
     """
+    is_compiled = not is_triton or not _may_be_another(request, direction)
 
     @functools.wraps(launch)
     def run(inputs: Any) -> dict[str, Array]:
+        nonlocal is_compiled
+        of = ""
         try:
+            if not is_compiled:
+                from attn_tune.kernels.lang.triton.ahead import compile_traced
+
+                # The call below finds this trace.
+                compile_traced(launch.trace(inputs).jaxpr)
+                is_compiled = True
             return launch(inputs)
-        except (ImportError, OutputsError) as error:
-            other = _launch_of_another(call, problem, request, direction, kernel, error)
-        return other(inputs)
+        except (CompileError, OutOfResources) as failure:
+            error, of = failure, f"{direction} of {get_op(call.op).to_signature(problem).text}"
+        except (ImportError, OutputsError) as failure:
+            error = failure
+        return _launch_of_another(call, problem, request, direction, kernel, error, of)(inputs)
 
     return run
 
 
+def _may_be_another(request: Request, direction: str) -> bool:
+    """True unless the caller wants one kernel, or other processes run the same program: all must choose alike."""
+    return direction not in request.kernels and direction not in request.configs and jax.process_count() == 1
+
+
 def _launch_of_another(
-    call: Call, problem: Any, request: Request, direction: str, kernel: str, error: Exception
+    call: Call, problem: Any, request: Request, direction: str, kernel: str, error: Exception, of: str = ""
 ) -> Callable[[Any], dict[str, Array]]:
     """The launch of another kernel than ``kernel``, ``"op/name"``, which raised ``error`` and is asked no more here.
 
+    Args:
+      of: the direction and signature of which alone it is asked no more; empty for all.
+
     Raises:
-      Exception: ``error``, where the caller wants this kernel, or where other processes run the same program: all must
-        choose alike.
+      Exception: ``error``, where it may be no other.
     """
-    if direction in request.kernels or direction in request.configs or jax.process_count() > 1:
+    if not _may_be_another(request, direction):
         raise error
-    dispatch.leave_out(kernel, error)
+    dispatch.leave_out(kernel, error, of)
     return _launch(call, problem, request, direction)
 
 

@@ -21,7 +21,7 @@ from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup.answer import Answer, Rejection, Rung
 from attn_tune.runtime.lookup.explain import Explanation, nearest_text
 from attn_tune.runtime.lookup.ladder import Step
-from attn_tune.runtime.lookup.question import AUTO, Question, left_out, resolve, runs_on
+from attn_tune.runtime.lookup.question import AUTO, Question, left_out, resolve, runs_on, why_left_out
 from attn_tune.runtime.lookup.resolution import (
     Choice,
     heuristic,
@@ -99,11 +99,17 @@ def choose(
     return _found(op, direction, problem, device, kernel).choice
 
 
-def leave_out(kernel: str, error: Exception) -> None:
-    """Let others answer for ``kernel``, ``"op/name"``, here: it cannot be loaded, or returns what it must not."""
-    if kernel not in left_out:
-        left_out[kernel] = one_line(error)
-        log.warning("%s is left out of this process: %s", kernel, left_out[kernel])
+def leave_out(kernel: str, error: Exception, of: str = "") -> None:
+    """Let others answer for ``kernel``, ``"op/name"``, here: it cannot be loaded, or returns what it must not.
+
+    Args:
+      of: the direction and signature that it cannot be compiled for, ``"fwd of flash_attention/v1 b=1 ..."``, of which
+        alone it is left out.
+    """
+    key = f"{kernel} {of}".rstrip()
+    if key not in left_out:
+        left_out[key] = one_line(error)
+        log.warning("%s is left out of %s: %s", kernel, of or "this process", left_out[key])
     current_view().settings.log.forget(kernel)
 
 
@@ -143,7 +149,7 @@ def _found(op: str, direction: str | None, problem: Any, device: Device | None, 
             _jax_config.jax_default_device if device is None else id(device),
         )
     )
-    if found is None or (left_out and found.choice.spec.id in left_out):
+    if found is None or (left_out and _is_left_out(found.answer)):
         found = _find(op, direction, problem, device, kernel)
     found.tally[0] += 1
     if found.nearest is not None:
@@ -229,6 +235,10 @@ def _unmet(question: Question, steps: tuple[Step, ...]) -> Step | None:
             # Last: it imports jax.
             return None if question.device.variant == current_device().variant else step
     return None
+
+
+def _is_left_out(answer: Answer) -> bool:
+    return why_left_out(f"{answer.op}/{answer.kernel}", answer.direction, answer.signature) is not None
 
 
 def _find(op: str, direction: str | None, problem: Any, device: Device | None, kernel: str | None) -> _Found:

@@ -26,7 +26,8 @@ from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
 from attn_tune.schema.signature import Signature
 
 AUTO = "auto"
-# The errors of kernels that could not be loaded in this process, or returned what they must not, by ``op/name``.
+# The errors of kernels that could not be loaded in this process, or returned what they must not, by ``op/name``; and of
+# those that could not be compiled for a problem, by ``op/name fwd of SIGNATURE``.
 left_out: dict[str, str] = {}
 _FORBIDDEN = f"{VARIABLE}=1 forbids that"
 
@@ -73,7 +74,8 @@ class Question:
     def refusal_of(self, spec: KernelSpec) -> str | None:
         """The reason why this kernel cannot do the problem here, or None; asked once."""
         if spec.name not in self._refusals:
-            reason = unsupported(spec, self.problem, self.direction, self.device)
+            reason = why_left_out(spec.id, self.direction, self.signature.text)
+            reason = reason or unsupported(spec, self.problem, self.direction, self.device)
             self._refusals[spec.name] = reason or self._not_deterministic(spec)
         return self._refusals[spec.name]
 
@@ -244,9 +246,16 @@ def lacking(spec: KernelSpec, direction: str) -> str | None:
     """The reason why ``spec`` can do no problem at all here: it lacks the direction, or a module; None if it may."""
     if direction not in spec.searches:
         return f"it has no {direction}"
-    if spec.id in left_out:
-        return f"it is left out of this process: {left_out[spec.id]}"
-    return missing(spec)
+    return why_left_out(spec.id) or missing(spec)
+
+
+def why_left_out(kernel: str, direction: str = "", signature: str = "") -> str | None:
+    """The reason that this process no longer takes a kernel, ``op/name``, at all or for one call; None if it may."""
+    if kernel in left_out:
+        return f"it is left out of this process: {left_out[kernel]}"
+    if error := left_out.get(f"{kernel} {direction} of {signature}"):
+        return f"it is left out of this call: {error}"
+    return None
 
 
 def runs_on(spec: KernelSpec, device: Device) -> bool:
