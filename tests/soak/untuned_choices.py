@@ -1,4 +1,4 @@
-"""Compiles untuned choices of GPU kernels for devices that are absent: none may fail, for jobs would.
+"""Compiles untuned choices of GPU kernels for devices that are absent: where one fails, jobs take a slower kernel.
 
     python -m tests.soak.untuned_choices --seconds 600 --seed 1
 
