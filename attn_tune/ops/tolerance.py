@@ -154,7 +154,9 @@ def _measure_of(
         return partial(_dequantised_errors, x, ours, plain, theirs, exact, original)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return partial(_count_wrong, x, exact, output.kind is OutputKind.INDEX and not output.ordered)
-    return partial(_measure, x, plain, exact, original, output.kind)
+    # Floors and multiples stay those of a gradient.
+    kind = OutputKind.STATE if output.cumulative else output.kind
+    return partial(_measure, x, plain, exact, original, kind)
 
 
 def _judge(output: Output, measures: np.ndarray, dtype: jnp.dtype, of_values: float) -> OutputError:

@@ -6,6 +6,7 @@ import pytest
 
 from attn_tune.ops.contract import Output, OutputKind
 from attn_tune.ops.tolerance import compare
+from attn_tune.schema.errors import UsageError
 
 RNG = np.random.default_rng(0)
 MATRIX = jnp.asarray(RNG.normal(size=(2, 16, 8)), jnp.float32)
@@ -68,6 +69,20 @@ def test_a_decayed_row_of_a_state_is_judged_beside_its_matrix():
     assert ratio(Output(name="s"), wrong, decayed) > 1
     lost = decayed.at[0, 4].set(0.0)
     assert ratio(Output(name="s", kind="state"), lost, decayed) > 1
+
+
+def test_a_row_of_a_cumulative_gradient_has_the_errors_of_the_others():
+    steps = np.asarray(TALL).astype(np.float64)
+    sums = jnp.asarray(np.cumsum(steps[:, ::-1], axis=1)[:, ::-1], jnp.float32)
+    # A row whose sum is zero but for a little, with the rounding of the sums before it.
+    passing = sums.at[0, 3].multiply(1e-5)
+    off = passing.at[0, 3].add(1e-5 * 20)
+    own, cumulative = (Output(name="dg", kind="gradient", of="g", cumulative=x) for x in (False, True))
+    assert ratio(own, off, passing) > 1
+    assert ratio(cumulative, off, passing) <= 1
+    assert ratio(cumulative, sums.at[0, 2000].set(0.0), sums) > 1
+    with pytest.raises(UsageError, match="of kind value, without 'cumulative'"):
+        Output(name="x", cumulative=True)
 
 
 def test_a_scalar_may_have_the_roundings_of_the_dtype_it_is_computed_in():

@@ -15,8 +15,16 @@ def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
         working = "" if p.length == 1 else p.dtype
         state = Output(name="state", kind=OutputKind.STATE, working_dtype=working, updates=pool)
         return (Output(name="out"), *([state] if p.has_final_state else []))
+    # The logarithms of a head's gates are added up from token to token, and so are the gradients, the other way round.
+    summed = {"g"} if p.gate == "head" else set[str]()
     return tuple(
-        Output(name=f"d{one.name}", kind=OutputKind.GRADIENT, of=one.name, working_dtype=p.dtype)
+        Output(
+            name=f"d{one.name}",
+            kind=OutputKind.GRADIENT,
+            of=one.name,
+            cumulative=one.name in summed,
+            working_dtype=p.dtype,
+        )
         for one in operands(p, direction)
         if one.differentiable
     )
