@@ -4,7 +4,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any, NamedTuple, Never
 
@@ -190,6 +190,7 @@ def _wrong_field(search: Search) -> str:
         ("heuristic", callable(search.heuristic), "a function"),
         ("infeasible", callable(search.infeasible), "a function"),
         ("candidates", candidates and all(map(callable, candidates.values())), "a table of functions by part"),
+        ("candidates", _are_parts(candidates, search.config), f"of the part {WHOLE!r} alone, or of fields of config"),
         ("call", isinstance(search.call, str) and ":" in search.call, "the text MODULE:FUNCTION"),
         (
             "outputs",
@@ -199,6 +200,12 @@ def _wrong_field(search: Search) -> str:
     )
     wrong = next(((name, wanted) for name, is_right, wanted in checks if not is_right), None)
     return f"{wrong[0]} must be {wrong[1]}, got {shown(getattr(search, wrong[0]))}" if wrong else ""
+
+
+def _are_parts(names: Iterable[str], config: Any) -> bool:
+    names = set(names)
+    known = {field.name for field in fields(config)} if is_dataclass(config) else names
+    return names == {WHOLE} or names <= known
 
 
 def _names_outputs(named: Any, parts: Iterable[str]) -> bool:

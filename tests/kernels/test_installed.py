@@ -89,10 +89,16 @@ BROKEN = {
     ),
     "outputs of a part": (
         COPY
-        + "parts = {'dq': print, 'dkv': print}\n"
-        + "bwd = dataclasses.replace(XLA.searches['bwd'], candidates=parts, outputs={'dq': ('dq',)})\n"
+        + "parts = {'chunk_q': print, 'chunk_k': print}\n"
+        + "bwd = dataclasses.replace(XLA.searches['bwd'], candidates=parts, outputs={'chunk_q': ('dq',)})\n"
         + "SPEC = dataclasses.replace(XLA, name='x', searches={'bwd': bwd})",
-        "outputs must be a table with a tuple of names of outputs for each part, got {'dq': ('dq',)}",
+        "outputs must be a table with a tuple of names of outputs for each part, got {'chunk_q': ('dq',)}",
+    ),
+    "part": (
+        COPY
+        + "fwd = dataclasses.replace(XLA.searches['fwd'], candidates={'chunk_q': print, 'dkv': print})\n"
+        + "SPEC = dataclasses.replace(XLA, name='x', searches={'fwd': fwd})",
+        "the search of fwd: candidates must be of the part '' alone, or of fields of config, got {'chunk_q': ",
     ),
     "priority": (
         COPY + "SPEC = dataclasses.replace(XLA, name='x', priority={'cpu': 'high'})",
