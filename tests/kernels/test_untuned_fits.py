@@ -2,6 +2,11 @@
 
 import dataclasses
 import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -204,3 +209,13 @@ def test_rows_of_latents_that_triton_3_6_reads_too_wide_are_left_out(name, kerne
         assert f"its rows of {row} bytes are no multiple of 16: it needs Triton 3.7" in reason
     triton_is("3.7.1")
     assert spec.unsupported(problem, "fwd", h200) is None
+
+
+def test_the_script_of_copies_that_are_too_wide_shows_none_with_this_triton(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "upstream" / "older-compilers.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    # Triton reads the source of a kernel from its file.
+    (tmp_path / "copies.py").write_text(script)
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    run = subprocess.run([sys.executable, "copies.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.stdout == "False ['0x4']\nTrue ['0x4']\n", run.stderr
