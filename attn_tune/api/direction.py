@@ -24,6 +24,8 @@ from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active.layers import current_view, in_open_blocks, viewing
 from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup import dispatch
+from attn_tune.runtime.lookup.answer import Rung
+from attn_tune.schema.environment import Grade
 
 
 def launched(call: Call, problem: Any, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
@@ -81,25 +83,34 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
     launch = marked(kernel, problem, choice.config, choice.answer.signature, direction)
-    return _with_others(launch, call, problem, request, direction, choice.spec.id, choice.spec.backend == "triton")
+    # A row that was measured with these compilers has been compiled.
+    is_proven = choice.answer.rung is Rung.EXACT and choice.answer.grade is Grade.VERIFIED
+    config = None if is_proven or choice.spec.backend != "triton" else dispatch.tried(choice.answer)
+    return _with_others(launch, call, problem, request, direction, choice.spec.id, config)
 
 
 @cached
 def _with_others(
-    launch: Callable, call: Call, problem: Any, request: Request, direction: str, kernel: str, is_triton: bool
+    launch: Callable,
+    call: Call,
+    problem: Any,
+    request: Request,
+    direction: str,
+    kernel: str,
+    config: dispatch.Tried | None,
 ) -> Callable[[Any], dict[str, Array]]:
     """``launch`` of ``kernel``, or the launch of another where a library of it turns out not to be importable.
 
     So it is where ``kernel`` does not return what the op declares, as untuned ones of other packages may, and of this
-    one problem where the installed Triton cannot compile it for this GPU. Equal launches are one function, as those of
-    ``marked`` are: what is made of it is remembered too.
+    one question where the installed Triton cannot compile ``config`` for this GPU; None is not compiled here. Equal
+    launches are one function, as those of ``marked`` are: what is made of it is remembered too.
     """
-    is_compiled = not is_triton or not _may_be_another(request, direction)
+    is_compiled = config is None or not _may_be_another(request, direction)
 
     @functools.wraps(launch)
     def run(inputs: Any) -> dict[str, Array]:
         nonlocal is_compiled
-        of = ""
+        failed = None
         try:
             if not is_compiled:
                 from attn_tune.kernels.lang.triton.ahead import compile_traced
@@ -109,10 +120,10 @@ def _with_others(
                 is_compiled = True
             return launch(inputs)
         except (CompileError, OutOfResources) as failure:
-            error, of = failure, f"{direction} of {get_op(call.op).to_signature(problem).text}"
+            error, failed = failure, config
         except (ImportError, OutputsError) as failure:
             error = failure
-        return _launch_of_another(call, problem, request, direction, kernel, error, of)(inputs)
+        return _launch_of_another(call, problem, request, direction, kernel, error, failed)(inputs)
 
     return run
 
@@ -123,19 +134,28 @@ def _may_be_another(request: Request, direction: str) -> bool:
 
 
 def _launch_of_another(
-    call: Call, problem: Any, request: Request, direction: str, kernel: str, error: Exception, of: str = ""
+    call: Call,
+    problem: Any,
+    request: Request,
+    direction: str,
+    kernel: str,
+    error: Exception,
+    config: dispatch.Tried | None = None,
 ) -> Callable[[Any], dict[str, Array]]:
     """The launch of another kernel than ``kernel``, ``"op/name"``, which raised ``error`` and is asked no more here.
 
     Args:
-      of: the direction and signature of which alone it is asked no more; empty for all.
+      config: the config of a question that alone is asked no more.
 
     Raises:
       Exception: ``error``, where it may be no other.
     """
     if not _may_be_another(request, direction):
         raise error
-    dispatch.leave_out(kernel, error, of)
+    if config is None:
+        dispatch.leave_out(kernel, error)
+    else:
+        dispatch.leave_out_config(config, error)
     return _launch(call, problem, request, direction)
 
 

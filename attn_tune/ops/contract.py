@@ -96,8 +96,8 @@ class Output:
       name: the key in the mappings that kernels, reference and baseline return.
       kind: decides the rule of proof.
       of: the operand whose gradient it is; for ``gradient`` alone, and needed there.
-      cumulative: for ``gradient``: its rows are sums over the axis before the last, so that each has the errors of others:
-        they are judged beside the typical row of their matrix (last two axes), as those of a ``state``.
+      cumulative: for ``gradient``: its rows are sums over the axis before the last, so that each has the errors of
+        others. They are judged beside the typical row of their matrix (last two axes), as those of a ``state``.
       optional: a kernel may leave it out. It is compared where it is made, and a release does not ask for it.
       updates: the operand whose buffer it takes over. Rows (last axis; of a ``scalar``, entries) that the reference
         leaves as they were must keep their bits.

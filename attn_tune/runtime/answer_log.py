@@ -28,11 +28,12 @@ class AnswerLog:
             if not self.is_full:
                 self._answers.setdefault(key, (asked, device, answer))
 
-    def forget(self, kernel: str) -> None:
-        """Drop the answers of a kernel, ``"op/name"``, that could not run."""
+    def forget(self, kernel: str, *call: str) -> None:
+        """Drop the answers of a kernel, ``"op/name"``, that could not run; those to a direction and signature alone."""
         with _lock:
             for key, (_, _, answer) in list(self._answers.items()):
-                if f"{answer.op}/{answer.kernel}" == kernel:
+                is_of_call = not call or (answer.direction, answer.signature) == call
+                if f"{answer.op}/{answer.kernel}" == kernel and is_of_call:
                     del self._answers[key]
 
     @property

@@ -1,5 +1,6 @@
 """Triton kernels that cannot be compiled for the GPU of a job: others answer for that call, as it is traced."""
 
+import json
 import logging
 
 import jax
@@ -7,10 +8,11 @@ import jax.numpy as jnp
 import pytest
 
 import attn_tune
+from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.lang.triton import ahead
 from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
 from attn_tune.kernels.lang.triton.target import compile_target
-from attn_tune.runtime.lookup.question import left_out
+from attn_tune.runtime.lookup.question import uncompiled
 
 # A window and a width for which only Triton and XLA have a backward that is deterministic.
 SHAPE, WINDOW = (512, 8, 96), (100, 0)
@@ -41,7 +43,7 @@ def compiled(monkeypatch):
     monkeypatch.setattr(ahead, "is_interpreted", lambda kernel: False)
     attn_tune.reload()
     yield found
-    left_out.clear()
+    uncompiled.clear()
     monkeypatch.undo()
     attn_tune.reload()
 
@@ -84,7 +86,7 @@ def test_another_kernel_answers_for_this_call_alone(compiled, caplog, batch, err
     assert said == f"attn-tune: flash_attention/triton is left out of bwd of {signature}: {name}: {error}"
     explained = attn_tune.explain("flash_attention", signature, "bwd")
     assert explained.answer.kernel == "xla"
-    assert f"it is left out of this call: {name}: " in str(explained)
+    assert f"it did not compile in this process: {name}: " in str(explained)
     compiled.failing.clear()
     # The same call is not tried again, and another one is.
     assert "flash_attention_bwd" not in traced(batch)
@@ -95,6 +97,23 @@ def test_a_kernel_that_is_asked_for_is_left_to_its_own_error(compiled):
     compiled.failing["flash_attention_fwd"] = CompileError("no")
     assert "flash_attention_fwd" in traced(7, platform="triton")
     assert compiled == []
+
+
+def test_answers_to_other_calls_stay_and_so_do_other_configs_and_devices(compiled, tmp_path):
+    traced(9)
+    traced(10)
+    compiled.failing["flash_attention_fwd"] = OutOfResources("fwd", 90, 300_000, 232_448, "shared memory")
+    assert "flash_attention_fwd" not in traced(11)
+    attn_tune.freeze(tmp_path / "frozen.json")
+    frozen = [u["signature"] for u in json.loads((tmp_path / "frozen.json").read_text())["use"]]
+    assert {SIGNATURE.format(batch) for batch in (9, 10, 11)} <= set(frozen)
+    small = {"block_q": 64, "block_k": 16, "num_warps": 4, "num_stages": 2}
+    how = {"platform": {"fwd": "triton"}, "cfg": {"fwd": small}}
+    assert "flash_attention_fwd" in traced(11, **how)
+    assert "flash_attention_fwd" in traced(11, platform="triton")
+    b200 = device_from_kind("nvidia-b200")
+    untuned = attn_tune.lookup("flash_attention", SIGNATURE.format(11), "fwd", device=b200)
+    assert untuned.kernel == "triton"
 
 
 def test_nothing_is_compiled_without_a_gpu(compiled):

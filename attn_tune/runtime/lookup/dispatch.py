@@ -21,7 +21,7 @@ from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup.answer import Answer, Rejection, Rung
 from attn_tune.runtime.lookup.explain import Explanation, nearest_text
 from attn_tune.runtime.lookup.ladder import Step
-from attn_tune.runtime.lookup.question import AUTO, Question, left_out, resolve, runs_on, why_left_out
+from attn_tune.runtime.lookup.question import AUTO, Question, Tried, left_out, resolve, runs_on, uncompiled
 from attn_tune.runtime.lookup.resolution import (
     Choice,
     heuristic,
@@ -31,7 +31,7 @@ from attn_tune.runtime.lookup.resolution import (
     untuned_order,
 )
 from attn_tune.runtime.overrides.active import way_out
-from attn_tune.schema.config import config_from_dict, is_mapping
+from attn_tune.schema.config import config_from_dict, config_to_json, is_mapping
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import LockfileError, UnsupportedError, UsageError
 from attn_tune.schema.logs import log
@@ -99,18 +99,26 @@ def choose(
     return _found(op, direction, problem, device, kernel).choice
 
 
-def leave_out(kernel: str, error: Exception, of: str = "") -> None:
-    """Let others answer for ``kernel``, ``"op/name"``, here: it cannot be loaded, or returns what it must not.
-
-    Args:
-      of: the direction and signature that it cannot be compiled for, ``"fwd of flash_attention/v1 b=1 ..."``, of which
-        alone it is left out.
-    """
-    key = f"{kernel} {of}".rstrip()
-    if key not in left_out:
-        left_out[key] = one_line(error)
-        log.warning("%s is left out of %s: %s", kernel, of or "this process", left_out[key])
+def leave_out(kernel: str, error: Exception) -> None:
+    """Let others answer for ``kernel``, ``"op/name"``, here: it cannot be loaded, or returns what it must not."""
+    if kernel not in left_out:
+        left_out[kernel] = one_line(error)
+        log.warning("%s is left out of this process: %s", kernel, left_out[kernel])
     current_view().settings.log.forget(kernel)
+
+
+def tried(answer: Answer) -> Tried:
+    """The config of an answer, as ``leave_out_config`` takes it."""
+    kernel, config = f"{answer.op}/{answer.kernel}", config_to_json(answer.config or {})
+    return Tried(kernel, answer.direction, answer.signature, answer.device, config)
+
+
+def leave_out_config(config: Tried, error: Exception) -> None:
+    """Let another config or kernel answer a question here, unless one is asked for: this one does not compile."""
+    said = one_line(error)
+    if uncompiled.setdefault(config, said) is said:
+        log.warning("%s is left out of %s of %s: %s", config.kernel, config.direction, config.signature, said)
+    current_view().settings.log.forget(config.kernel, config.direction, config.signature)
 
 
 def lookup(
@@ -149,7 +157,7 @@ def _found(op: str, direction: str | None, problem: Any, device: Device | None, 
             _jax_config.jax_default_device if device is None else id(device),
         )
     )
-    if found is None or (left_out and _is_left_out(found.answer)):
+    if found is None or ((left_out or uncompiled) and _is_left_out(found.answer, kernel)):
         found = _find(op, direction, problem, device, kernel)
     found.tally[0] += 1
     if found.nearest is not None:
@@ -237,8 +245,9 @@ def _unmet(question: Question, steps: tuple[Step, ...]) -> Step | None:
     return None
 
 
-def _is_left_out(answer: Answer) -> bool:
-    return why_left_out(f"{answer.op}/{answer.kernel}", answer.direction, answer.signature) is not None
+def _is_left_out(answer: Answer, kernel: str | None) -> bool:
+    failed = kernel in (None, AUTO) and tried(answer) in uncompiled
+    return failed or f"{answer.op}/{answer.kernel}" in left_out
 
 
 def _find(op: str, direction: str | None, problem: Any, device: Device | None, kernel: str | None) -> _Found:
@@ -270,8 +279,8 @@ def _find(op: str, direction: str | None, problem: Any, device: Device | None, k
         kernel,
         _jax_config.jax_default_device if device is None else id(device),
     )
-    if left_out:
-        # What is remembered may be a kernel that was left out since.
+    if left_out or uncompiled:
+        # What is remembered may be a kernel or config that was left out since.
         view.entries.pop(key, None)
     return view.put(key, found)
 

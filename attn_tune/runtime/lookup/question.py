@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from attn_tune.devices import environments
 from attn_tune.kernels.registry import find_kernel, kernels_of
@@ -26,10 +26,21 @@ from attn_tune.schema.errors import UnsupportedError, UsageError, unknown_name
 from attn_tune.schema.signature import Signature
 
 AUTO = "auto"
-# The errors of kernels that could not be loaded in this process, or returned what they must not, by ``op/name``; and of
-# those that could not be compiled for a problem, by ``op/name fwd of SIGNATURE``.
+# The errors of kernels that could not be loaded in this process, or returned what they must not, by ``op/name``.
 left_out: dict[str, str] = {}
+# The errors of configs that could not be compiled in this process, by kernel, question and config.
+uncompiled: dict["Tried", str] = {}
 _FORBIDDEN = f"{VARIABLE}=1 forbids that"
+
+
+class Tried(NamedTuple):
+    """A config for a question: what an ``Answer`` has of it, the kernel with its op and the config as JSON."""
+
+    kernel: str
+    direction: str
+    signature: str
+    device: str
+    config: str
 
 
 class Question:
@@ -74,8 +85,7 @@ class Question:
     def refusal_of(self, spec: KernelSpec) -> str | None:
         """The reason why this kernel cannot do the problem here, or None; asked once."""
         if spec.name not in self._refusals:
-            reason = why_left_out(spec.id, self.direction, self.signature.text)
-            reason = reason or unsupported(spec, self.problem, self.direction, self.device)
+            reason = unsupported(spec, self.problem, self.direction, self.device)
             self._refusals[spec.name] = reason or self._not_deterministic(spec)
         return self._refusals[spec.name]
 
@@ -200,7 +210,11 @@ class Question:
         return Asked(self.op.name, self.direction, self.device, self.signature.text, values)
 
     def forbidden(self, spec: KernelSpec, config: Any) -> str | None:
-        """The reason of the override that forbids a config of ``spec``; None if there is none."""
+        """The reason of the override that forbids a config of ``spec``, or its error if it did not compile; or None."""
+        if uncompiled and self.kernel is None:
+            data = config_to_json(config_to_dict(config))
+            if error := uncompiled.get(Tried(spec.id, self.direction, self.signature.text, str(self.device), data)):
+                return f"it did not compile in this process: {error}"
         if not self.overrides.never:
             return None
         entry = self.overrides.forbidding(self.asked, spec.name, config_to_dict(config))
@@ -246,16 +260,9 @@ def lacking(spec: KernelSpec, direction: str) -> str | None:
     """The reason why ``spec`` can do no problem at all here: it lacks the direction, or a module; None if it may."""
     if direction not in spec.searches:
         return f"it has no {direction}"
-    return why_left_out(spec.id) or missing(spec)
-
-
-def why_left_out(kernel: str, direction: str = "", signature: str = "") -> str | None:
-    """The reason that this process no longer takes a kernel, ``op/name``, at all or for one call; None if it may."""
-    if kernel in left_out:
-        return f"it is left out of this process: {left_out[kernel]}"
-    if error := left_out.get(f"{kernel} {direction} of {signature}"):
-        return f"it is left out of this call: {error}"
-    return None
+    if spec.id in left_out:
+        return f"it is left out of this process: {left_out[spec.id]}"
+    return missing(spec)
 
 
 def runs_on(spec: KernelSpec, device: Device) -> bool:
