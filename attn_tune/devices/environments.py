@@ -78,6 +78,7 @@ def assembler(path: str) -> str:
 def distribution_version(distribution: str) -> str:
     """The installed version, ``""`` without one."""
     try:
-        return importlib.metadata.version(distribution)
+        # None where its metadata is broken, which no type says.
+        return importlib.metadata.version(distribution) or UNKNOWN
     except importlib.metadata.PackageNotFoundError:
         return UNKNOWN

@@ -75,6 +75,27 @@ def older_triton(triton_is):
     triton_is("3.7.1")
 
 
+@pytest.mark.parametrize(
+    ("version", "is_enough"),
+    [
+        *((text, True) for text in ("3.8.0", "3.8.0a1", "3.9+git123", "3.9rc1", "3.10.0", "4", "3.8.0.post1")),
+        *((text, False) for text in ("3.7.9", "3", "2.12", "3.7+git")),
+    ],
+)
+def test_a_version_of_triton_is_read_in_all_its_forms(version, is_enough, triton_is):
+    triton_is(version)
+    assert (refuses_triton((3, 8)) is None) == is_enough
+
+
+@pytest.mark.parametrize("version", [None, "", "unknown"])
+def test_a_triton_without_a_version_is_none(version, triton_is, monkeypatch):
+    triton_is(version)
+    assert refuses_triton((3, 6)).startswith("triton is not installed")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.9.0" if name == "pytorch-triton" else version)
+    refuses_triton.cache_clear()
+    assert version == "unknown" or refuses_triton((3, 6)) is None
+
+
 @pytest.mark.parametrize("name", ["kda", "gla", "linear_attention", "gated_delta_rule"])
 def test_chunks_need_a_newer_triton_on_blackwell_alone(name, older_triton, assembler_of, monkeypatch):
     spec = get_kernel(f"{name}/triton")

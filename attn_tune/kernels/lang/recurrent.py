@@ -21,6 +21,8 @@ class Recurrent(Protocol):
     @property
     def lengths(self) -> tuple[int, ...]: ...
     @property
+    def is_decoding(self) -> bool: ...
+    @property
     def num_value_heads(self) -> int: ...
     @property
     def num_key_heads(self) -> int: ...
@@ -56,8 +58,10 @@ def refuses_gradients(problem: Recurrent, direction: str) -> str | None:
 def rounds_states(problem: Recurrent, direction: str) -> str | None:
     """The reason that kernels over chunks would not keep the states of a decoding job exact, or None.
 
-    They round what the delta rule adds to a state to the working dtype, and every call of one token would do so.
+    They round what they add to a state to the working dtype, and every step would do so. One token without the delta
+    rule is multiplied exactly.
     """
-    if problem.has_delta and problem.length == 1 and direction == "fwd":
-        return f"t=1: kernels over chunks round what they add to a state to {problem.dtype}, at every call of a decode"
-    return None
+    is_exact = problem.dtype == "float32" or (max(problem.lengths) == 1 and not problem.has_delta)
+    if direction == "bwd" or is_exact or not problem.is_decoding:
+        return None
+    return f"it is a step of decoding: kernels over chunks would round states to {problem.dtype} at each"

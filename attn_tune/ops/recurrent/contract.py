@@ -11,8 +11,8 @@ def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
     p = problem
     if direction == "fwd":
         pool = "initial_state" if p.has_pool else ""
-        # The calls of a decoding job add up their roundings of the state: one of a single token is judged in float32.
-        working = "" if p.length == 1 else p.dtype
+        # The calls of a decoding job add up their roundings of the state, which is judged in float32 there.
+        working = "" if p.is_decoding else p.dtype
         state = Output(name="state", kind=OutputKind.STATE, working_dtype=working, updates=pool)
         return (Output(name="out"), *([state] if p.has_final_state else []))
     # The logarithms of a head's gates are added up from token to token, and so are the gradients, the other way round.

@@ -34,6 +34,8 @@ WORKLOADS = (
     *LENGTHS,
     Workload(name="mix", summary="seven of eight sequences decode one token; the rest share the other tokens"),
 )
+# The tokens of a sequence in one step of decoding, of which some may be drafts.
+MOST_DECODED = 8
 # The kinds of gates by their word in signatures.
 _GATES = {
     "none": "nothing is forgotten",
@@ -220,6 +222,11 @@ class RecurrentProblem:
         total = sum(profile)
         ends = [round(end * self.length / total) for end in itertools.accumulate(profile, initial=0)]
         return tuple(end - begin for begin, end in itertools.pairwise(ends))
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the next call goes on with the states, and none of this one has more tokens than a step has."""
+        return self.has_final_state and max(self.lengths) <= MOST_DECODED
 
     @property
     def signature(self) -> Signature:

@@ -78,11 +78,11 @@ def reference(problem: RecurrentProblem, direction: str, inputs: Operands | Back
 def baseline(problem: RecurrentProblem, direction: str, inputs: Operands | BackwardInputs) -> dict[str, Array]:
     """The same, each output in its contract's dtype.
 
-    States are float32 and are rounded to the working dtype where they enter a product, as updates are. In a call of one
-    token nothing is: the calls of a decoding job would add up their roundings.
+    States are float32 and are rounded to the working dtype where they enter a product, as updates are. In a step of
+    decoding nothing is: the calls of a job would add up their roundings.
     """
     dtype = jnp.dtype(problem.dtype)
-    working = jnp.dtype(jnp.float32) if problem.length == 1 and direction == "fwd" else dtype
+    working = jnp.dtype(jnp.float32) if problem.is_decoding and direction == "fwd" else dtype
     found = _answers(problem, inputs, jnp.dtype(jnp.float32), partial(round_to, dtype=working))
     return {name: x.astype(dtype if name in ("out", "dq", "dk", "dv") else jnp.float32) for name, x in found.items()}
 

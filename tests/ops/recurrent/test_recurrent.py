@@ -143,8 +143,9 @@ def test_operations_and_bytes_are_those_of_the_rule_and_of_the_gates():
 
 
 @pytest.mark.parametrize("op", SAMPLES)
-def test_a_state_that_is_rounded_at_a_call_of_one_token_is_wrong(op):
-    declared, problem = get_op(op), SAMPLES[op]()["one_token"]
+@pytest.mark.parametrize("sample", ["one_token", "four_tokens", "ragged_tokens"])
+def test_a_state_that_is_rounded_in_a_step_of_decoding_is_wrong(op, sample):
+    declared, problem = get_op(op), SAMPLES[op]()[sample]
     made = compile_case_functions(declared, problem, "fwd")
     kernel = get_kernel(f"{op}/xla").searches["fwd"]
     config = kernel.heuristic(problem, current_device())
@@ -164,10 +165,13 @@ def test_a_state_that_is_rounded_at_a_call_of_one_token_is_wrong(op):
 @pytest.mark.parametrize(
     ("op", "kernel"), [("gated_delta_rule", "triton"), ("gated_delta_rule", "triton_hopper"), ("kda", "triton")]
 )
-def test_kernels_over_chunks_leave_one_token_to_others(op, kernel):
+def test_kernels_over_chunks_leave_steps_of_decoding_to_others(op, kernel):
     h200, sizes = device_from_kind("nvidia-h200"), {"head_dim": 128, "v_head_dim": 128}
     one = dataclasses.replace(SAMPLES[op]()["one_token"], **sizes)
     spec = get_kernel(f"{op}/{kernel}")
-    assert "at every call of a decode" in str(spec.unsupported(one, "fwd", h200))
-    assert "at every call" not in str(spec.unsupported(dataclasses.replace(one, length=2), "fwd", h200))
-    assert choose(op, "fwd", one, device=h200).spec.name == "triton_steps"
+    for tokens in (1, 8):
+        step = dataclasses.replace(one, length=tokens)
+        assert "it is a step of decoding" in str(spec.unsupported(step, "fwd", h200))
+        assert choose(op, "fwd", step, device=h200).spec.name == "triton_steps"
+    for other in ({"length": 9}, {"has_final_state": False}, {"dtype": "float32"}):
+        assert "decoding" not in str(spec.unsupported(dataclasses.replace(one, **other), "fwd", h200))

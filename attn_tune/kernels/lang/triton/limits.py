@@ -8,7 +8,7 @@ import re
 import textwrap
 from typing import Any
 
-from attn_tune.devices.environments import ASSEMBLER_VARIABLES, assembler
+from attn_tune.devices.environments import ASSEMBLER_VARIABLES, assembler, distribution_version
 from attn_tune.ops.fields.cache import CODES, LATENT, PACKED
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import AttnTuneError
@@ -69,11 +69,12 @@ def refuses_device(device: Device) -> str | None:
 @functools.cache
 def refuses_triton(oldest: tuple[int, int]) -> str | None:
     """The reason that the installed Triton is none from ``oldest`` on, or None."""
-    try:
-        version = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
+    # PyTorch's nightly builds come with one of another name.
+    version = distribution_version("triton") or distribution_version("pytorch-triton")
+    found = re.match(r"(\d+)(?:\.(\d+))?", version)
+    if found is None:
         return "triton is not installed; pip install 'attn-tune[cuda]'"
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < oldest:
+    if (int(found[1]), int(found[2] or 0)) < oldest:
         wanted = ".".join(map(str, oldest))
         return f"it needs Triton {wanted} or later; {version} is installed: pip install --upgrade triton"
     return None
