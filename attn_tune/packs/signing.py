@@ -140,7 +140,11 @@ def sign(sums: bytes, private_pem: bytes) -> Signer:
     try:
         key: Any = load_pem_private_key(private_pem, password=None)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"the private key cannot be read: {error}") from None
+        said = "" if private_pem.startswith(b"-----BEGIN") else ": it is no PEM file, which begins with -----BEGIN"
+        raise UsageError(
+            f"the private key cannot be read{said or f': {error}'}; 'attn-tune pack sign --new-key FILE' makes one, "
+            "and the public one beside it"
+        ) from None
     if not isinstance(key, module.Ed25519PrivateKey):
         raise UsageError("the private key is not an ed25519 key; make one with 'attn-tune pack sign --new-key'")
     public = key.public_key().public_bytes_raw()

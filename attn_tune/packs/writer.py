@@ -38,7 +38,7 @@ def check_word(what: str, word: str) -> None:
       UsageError: it is one.
     """
     if not _WORD.fullmatch(word):
-        raise UsageError(f"a pack's {what} is letters, digits and _.+-, not {word!r}")
+        raise UsageError(f"a pack's {what} is letters, digits and _.+-, not {word!r}; give another (--{what})")
 
 
 def check_note(note: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from attn_tune.runtime.locks import Lock
 from attn_tune.runtime.lookup.answer import Answer
+from attn_tune.schema.errors import UsageError, shown
 from attn_tune.schema.logs import log
 
 type Listener = Callable[[Answer], object]
@@ -22,8 +23,13 @@ def add_listener(listener: Listener) -> Callable[[], None]:
 
     It is called in the thread that looks up, after the answer is found and outside every lock. An exception in it is
     logged once and never reaches the job; a lookup that it makes itself calls no listener.
+
+    Raises:
+      UsageError: it is no function.
     """
     global active
+    if not callable(listener):
+        raise UsageError(f"a listener must be a function of an Answer, got {shown(listener)}")
     with _lock:
         active = (*active, listener)
 

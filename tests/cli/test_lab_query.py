@@ -148,3 +148,9 @@ def test_metadata_is_that_of_the_file(tmp_path):
     found = json.loads(run("metadata", "--db", tmp_path / "sweep.db").stdout)
     assert list(found["databases"]) == ["sweep"]
     assert "noise" in found["databases"]["sweep"]["queries"]
+
+
+def test_a_question_that_is_misspelt_is_named(lab):
+    done = run("query", "loosers", "--db", lab)
+    assert done.exit_code == 2
+    assert "unknown question 'loosers'; did you mean 'losers'" in done.output

@@ -156,3 +156,22 @@ def test_a_flax_training_step_takes_its_configs_from_the_pack(flax_step, tmp_pat
     # The forward from the pack, the backward from nowhere; how often a program is traced is jax's affair.
     assert {str(rung) for rung in asked} == {"exact", "untuned"}
     assert after == pytest.approx(before, abs=1e-3)
+
+
+def test_the_spool_that_was_read_is_in_the_next_command_and_in_the_error(tmp_path):
+    place = tmp_path / "a spool"
+    append(place, line(TEXT))
+    shown = run("lab", "misses", "--spool", place).output
+    assert f"attn-tune sweep --from-misses --spool '{place}'" in "".join(shown.split("\n")[-3:])
+    empty = run("plan", "--from-misses", "--spool", tmp_path / "none")
+    assert empty.exit_code == 3
+    assert f"no miss is recorded in {tmp_path / 'none'};" in empty.output.replace("\n", " ")
+
+
+def test_a_file_that_is_no_program_is_named_with_the_reason(tmp_path):
+    for text, reason in (("", "the module has no function"), ("import x", "custom op 'import' is unknown")):
+        file = tmp_path / "program.txt"
+        file.write_text(text)
+        said = run("grids", "--from-hlo", file).output.replace("\n", " ")
+        assert str(file) in said
+        assert reason in said

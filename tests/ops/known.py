@@ -3,6 +3,9 @@
 from attn_tune.kernels import registry as kernels_registry
 from attn_tune.ops import registry as ops_registry
 
+# Loaded in the middle of a lookup; what is loaded while names are replaced would keep the replacements.
+from attn_tune.runtime.overrides import check as check
+
 
 def known_ops(monkeypatch, *ops):
     by_name = {op.name: op for op in ops}

@@ -6,6 +6,7 @@ Jobs record questions that no pack answers when ATTN_TUNE_ON_MISS=record is set.
 Example: attn-tune lab misses
 """
 
+import shlex
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -39,12 +40,12 @@ def command(
     if clear:
         _clear(found, where, yes=yes, json=json)
     elif found.rows or json:
-        _show(found, json=json)
+        _show(found, f" --spool {shlex.quote(str(spool))}" if spool else "", json=json)
     else:
         output.say(f"No miss is recorded in {where}.")
 
 
-def _show(found: "Spool", *, json: bool) -> None:
+def _show(found: "Spool", place: str, *, json: bool) -> None:
     import pandas as pd
 
     totals = Counter[str]()
@@ -67,7 +68,7 @@ def _show(found: "Spool", *, json: bool) -> None:
     frame = pd.DataFrame(rows, columns=_COLUMNS)
     output.emit_formatted(frame, options.table_or_json(json), title="Missed lookups", key="misses")
     if not json:
-        print("\nNext:\n  attn-tune sweep --from-misses")
+        print(f"\nNext:\n  attn-tune sweep --from-misses{place}")
 
 
 def _clear(found: "Spool", where: str, *, yes: bool, json: bool) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from attn_tune.commands.shared import options, output
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.schema import UsageError
-from attn_tune.schema.errors import short
+from attn_tune.schema.errors import short, unknown_name
 
 LIMIT = 1000
 
@@ -46,6 +46,8 @@ def command(
         return
     if not sql:
         raise UsageError("no query given: give a SELECT or the name of a question; --list shows what there is")
+    if sql.isidentifier() and sql not in QUESTIONS:
+        raise unknown_name("question", sql, QUESTIONS)
     text = QUESTIONS[sql].sql if sql in QUESTIONS else sql
     with open_lab(db) as database:
         found = database.query(text, _parameters(parameter or ()), limit=limit + 1 if limit else None)

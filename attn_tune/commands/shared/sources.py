@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from attn_tune.commands.shared import options, output
+from attn_tune.schema.errors import UsageError
 
 if TYPE_CHECKING:
     from attn_tune.tuner.discover.calls import Calls
@@ -79,10 +80,11 @@ class Sources:
         from attn_tune.runtime.miss_spool import spool_folder
         from attn_tune.tuner.discover.miss_grid import grid_of_misses, read_spool
 
-        spool = read_spool(self.spool or spool_folder())
+        place = self.spool or spool_folder()
+        spool = read_spool(place)
         for line in spool.bad:
             output.note(f"skipped {line}")
-        grid, refused = grid_of_misses(spool, "misses", device=self.missed_on)
+        grid, refused = grid_of_misses(spool, "misses", device=self.missed_on, where=str(place))
         for text in refused:
             output.note(f"cannot be tuned here: {text}")
         return grid
@@ -99,7 +101,10 @@ def _called(function: str) -> "Grid":
 def _lowered(file: Path) -> "Grid":
     from attn_tune.tuner.discover.program_grid import calls_of_file, grid_of
 
-    calls = calls_of_file(file)
+    try:
+        calls = calls_of_file(file)
+    except UsageError as error:
+        raise error if str(file) in str(error) else UsageError(f"{file}: {error}") from None
     _note(calls, str(file))
     return grid_of(calls, file.name.partition(".")[0], file.name)
 

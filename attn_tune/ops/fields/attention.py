@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.ops.contract import Axis, Operand, Output, OutputKind
+from attn_tune.ops.fields.scales import default_scale
 from attn_tune.schema.errors import UsageError, near_names
 from attn_tune.schema.signature import Field, FieldKind, Signature, Value
 
@@ -188,7 +189,7 @@ def shared_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         "bias_dims": values["bias"],
         "has_sinks": flag(values, "sinks"),
         "soft_cap": CANONICAL_SOFT_CAP if flag(values, "cap") else None,
-        "scale": 1.0 / math.sqrt(values["h"]),
+        "scale": default_scale(values["h"]),
         "dropout_rate": CANONICAL_DROPOUT if flag(values, "drop") else 0.0,
     }
 

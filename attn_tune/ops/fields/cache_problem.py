@@ -18,6 +18,7 @@ from attn_tune.ops.fields.cache import (
     check_sizes,
     packed_width,
 )
+from attn_tune.ops.fields.scales import default_scale
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
@@ -196,7 +197,7 @@ class CacheAttention(CacheSizes):
             window=values["left"],
             has_sinks=flag(values, "sinks"),
             soft_cap=CANONICAL_SOFT_CAP if flag(values, "cap") else None,
-            scale=1.0 / math.sqrt(values["h"]),
+            scale=default_scale(values["h"]),
             workload=values["workload"],
         )
 

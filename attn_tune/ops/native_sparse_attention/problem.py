@@ -2,12 +2,12 @@
 
 import functools
 import itertools
-import math
 from dataclasses import dataclass
 
 from attn_tune.ops.contract import Workload, workload_field
 from attn_tune.ops.fields.attention import DTYPES, SIZE_FIELDS, all_values, check_choice, flag
 from attn_tune.ops.fields.cache import check_sizes
+from attn_tune.ops.fields.scales import default_scale
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
@@ -113,7 +113,7 @@ class Problem:
         return cls(
             **{name: values[word] for name, word in _WORDS.items()},
             is_packed=flag(values, "ragged"),
-            scale=1.0 / math.sqrt(values["h"]),
+            scale=default_scale(values["h"]),
         )
 
     @property

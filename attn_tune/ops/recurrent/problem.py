@@ -5,13 +5,13 @@ Letters: ``B`` sequences, ``T`` tokens, ``N`` value heads, ``K`` query/key heads
 """
 
 import itertools
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from attn_tune.ops.contract import Workload, workload_field
 from attn_tune.ops.fields.attention import DTYPES, all_values, check_choice, flag
 from attn_tune.ops.fields.cache import check_sizes
+from attn_tune.ops.fields.scales import default_scale
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
@@ -258,5 +258,5 @@ class RecurrentProblem:
             has_pool=state == POOL,
             ragged=flag(values, "ragged"),
             workload=values["workload"],
-            scale=1.0 / math.sqrt(values["h"]),
+            scale=default_scale(values["h"]),
         )

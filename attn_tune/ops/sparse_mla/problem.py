@@ -1,11 +1,11 @@
 """The static half of one call of sparse latent attention: sizes, dtype, and the op's signature."""
 
-import math
 from dataclasses import dataclass
 
 from attn_tune.ops.contract import Workload, workload_field
 from attn_tune.ops.fields.attention import DTYPES, all_values, check_choice, flag
 from attn_tune.ops.fields.cache import check_sizes
+from attn_tune.ops.fields.scales import default_scale
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 
@@ -100,7 +100,7 @@ class Problem:
         return cls(
             **{name: values[word] for name, word in _WORDS.items()},
             has_sinks=flag(values, "sinks"),
-            scale=1.0 / math.sqrt(values["h"]),
+            scale=default_scale(values["h"]),
         )
 
     def selectable(self, query: int) -> int:

@@ -6,7 +6,7 @@ that decides an answer besides the question.
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from attn_tune.kernels.registry import kernels_of
 from attn_tune.kernels.spec import KernelSpec, Search
 from attn_tune.ops.installed import one_line
 from attn_tune.ops.registry import get_op
+from attn_tune.packs.override_entries import Entry
 from attn_tune.runtime import answer_listeners, lookup_counters, misses, rank_agreement
 from attn_tune.runtime.active.layers import current_view
 from attn_tune.runtime.active.view import View
@@ -51,6 +52,10 @@ class _JaxConfig:
 
 # Its default device decides ``current_device()`` within one snapshot, and is far cheaper to read than to describe.
 _jax_config: Any = _JaxConfig()
+
+
+# Ids of the entries of overrides that were logged because they act on nothing.
+_idle: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,10 @@ def explain(
     ignored += [
         Rejection(subject="override", reason=reason) for file in view.overrides.files for reason in file.ignored
     ]
+    ignored += [
+        Rejection(subject=str(entry), reason=f"acts on nothing here: {reason}")
+        for entry, reason in _idle_entries(view, question.op.name)
+    ]
     if question.overrides.broken:
         ignored.append(Rejection(subject="all packs", reason=question.overrides.broken))
     try:
@@ -245,6 +254,14 @@ def _unmet(question: Question, steps: tuple[Step, ...]) -> Step | None:
     return None
 
 
+def _idle_entries(view: View, op: str) -> Iterator[tuple[Entry, str]]:
+    if view.overrides.files:
+        # It asks questions itself, and so imports this room.
+        from attn_tune.runtime.overrides.check import idle_entries
+
+        yield from idle_entries(view.overrides, op)
+
+
 def _is_left_out(answer: Answer, kernel: str | None) -> bool:
     failed = kernel in (None, AUTO) and tried(answer) in uncompiled
     return failed or f"{answer.op}/{answer.kernel}" in left_out
@@ -259,6 +276,10 @@ def _find(op: str, direction: str | None, problem: Any, device: Device | None, k
     if device is None:
         rank_agreement.check_device(view, here)
     question = _ask(op, direction, problem, here, kernel, view)
+    for entry, reason in _idle_entries(view, question.op.name):
+        if entry.id not in _idle:
+            _idle.add(entry.id)
+            log.warning("%s acts on nothing here: %s", entry, reason)
     resolved = resolve_question(question, view)
     choice = resolved.choice
     if choice is None:

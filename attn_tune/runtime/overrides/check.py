@@ -50,7 +50,7 @@ def check_overrides(file: OverridesFile, settings: Settings) -> Iterator[Checked
     overrides = Overrides([file, *forbid])
     for entry in file.entries:
         try:
-            _check_names(entry)
+            check_names(entry)
             advice = _check_device(entry.device)
             if entry.never or advice or not isinstance(entry.signature, str) or not entry.signature:
                 yield Checked(entry=entry, problem=_forbidden(entry, overrides), advice=advice)
@@ -60,7 +60,18 @@ def check_overrides(file: OverridesFile, settings: Settings) -> Iterator[Checked
             yield Checked(entry=entry, problem=str(error))
 
 
-def _check_names(entry: Entry) -> None:
+def idle_entries(overrides: Overrides, op: str) -> Iterator[tuple[Entry, str]]:
+    """The entries for ``op`` that can act on no question here, and the reason: a slip, or a package that is missing."""
+    for entry in (entry for file in overrides.files for entry in file.entries if not entry.frozen):
+        text = entry.signature if isinstance(entry.signature, str) else ""
+        if op in (entry.op, text.partition("/v")[0]):
+            try:
+                check_names(entry)
+            except AttnTuneError as error:
+                yield entry, str(error)
+
+
+def check_names(entry: Entry) -> None:
     """Raise UsageError for an entry that matches no question, or no config, of the kernels here on any device."""
     text = entry.signature if isinstance(entry.signature, str) else ""
     of = entry.op or text.partition("/v")[0]

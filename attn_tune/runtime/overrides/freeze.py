@@ -61,7 +61,7 @@ def freeze_answers(path: str | os.PathLike[str], answers: Iterable[tuple[str, De
     try:
         write_whole(Path(path), frozen.text.encode())
     except OSError as error:
-        raise StorageError(f"cannot write the overrides to {path}: {error}") from None
+        raise StorageError(f"the overrides {path} cannot be written: {error.strerror or error}") from None
     return read_overrides(path)
 
 

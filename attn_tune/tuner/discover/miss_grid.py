@@ -103,16 +103,23 @@ def _rows(lines: Iterable[SpoolLine]) -> tuple[MissRow, ...]:
     return tuple(sorted(rows, key=lambda r: (-r.count, r.signature, r.direction, r.device)))
 
 
-def grid_of_misses(spool: Spool, name: str, *, device: str | None = None) -> tuple[Grid, tuple[str, ...]]:
+def grid_of_misses(
+    spool: Spool, name: str, *, device: str | None = None, where: str = ""
+) -> tuple[Grid, tuple[str, ...]]:
     """Make a grid of the missed problems of one device, and sentences about those that cannot be tuned here.
+
+    Args:
+      where: the folder or file that was read, for the error.
 
     Raises:
       NoDataError: nothing was missed.
       UsageError: several devices missed and ``device`` does not say which, or it is none of them.
     """
     if not spool.rows:
+        there = f" in {where}" if where else ""
         raise NoDataError(
-            "no miss is recorded; run the job with ATTN_TUNE_ON_MISS=record, 'attn-tune lab misses' then shows them"
+            f"no miss is recorded{there}; run the job with ATTN_TUNE_ON_MISS=record, 'attn-tune lab misses' then shows "
+            "them"
         )
     if device is not None and device not in spool.devices:
         raise unknown_name("device that missed", device, spool.devices)

@@ -48,8 +48,9 @@ def parse_module(data: bytes, where: str) -> Any:
                 return stablehlo.deserialize_portable_artifact(context, data)
             return ir.Module.parse(data if data.startswith(BYTECODE) else data.decode("utf-8"))
         except (ir.MLIRError, UnicodeDecodeError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise UsageError(f"{where}: not a StableHLO module that this jaxlib reads: {first}") from None
+            # MLIR's first line has no reason.
+            said = " ".join(str(error).split()).removeprefix("Unable to parse module assembly: ")
+            raise UsageError(f"{where}: no HLO text, and no StableHLO module that this jaxlib reads: {said}") from None
 
 
 def read_module(module: Any) -> Graph:

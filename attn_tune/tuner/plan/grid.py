@@ -255,9 +255,8 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
         ]
     if not points and lengths:
         known = ", ".join(length.text for group in groups.values() for length in group)
-        raise UsageError(
-            f"{where}: no lengths match {', '.join(lengths)}; groups: {', '.join(groups)}; lengths: {known}"
-        )
+        there = f"groups: {', '.join(groups)}; lengths: {known}" if groups else "its layers have sizes of their own"
+        raise UsageError(f"{where}: no lengths match {', '.join(lengths)}; {there}")
     if not points:
         raise UsageError(f"{where}: no point; give [lengths], or the op's sizes in each [[layer]]")
     named: dict[str, str] = {}

@@ -4,6 +4,7 @@ import pytest
 
 from attn_tune.runtime import lookup_counters, misses
 from attn_tune.runtime.active import settings
+from attn_tune.runtime.lookup import dispatch
 from tests.ops.known import known_kernels, known_ops
 from tests.runtime.lookup.toy_op import KERNELS, TOY
 
@@ -23,6 +24,7 @@ def toy(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(settings, "_current", None)
+    monkeypatch.setattr(dispatch, "_idle", set())
     monkeypatch.setattr(misses, "_mode", None)
     monkeypatch.setattr(misses, "_program_mode", None)
     lookup_counters.reset_stats()

@@ -124,7 +124,7 @@ def test_no_answer_or_several_or_no_folder_cannot_be_frozen(monkeypatch, tmp_pat
     assert not list(tmp_path.glob("*.json"))
     monkeypatch.setattr(settings, "_current", None)
     ask(1024)
-    with pytest.raises(StorageError, match="cannot write"):
+    with pytest.raises(StorageError, match="cannot be written"):
         freeze(tmp_path / "no" / "x.json")
 
 

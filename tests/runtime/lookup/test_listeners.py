@@ -7,6 +7,7 @@ from attn_tune.runtime.active.layers import use_pack
 from attn_tune.runtime.answer_listeners import add_listener
 from attn_tune.runtime.lookup.answer import Rung
 from attn_tune.runtime.lookup.dispatch import lookup
+from attn_tune.schema.errors import UsageError
 from tests.patience import PATIENCE_S
 from tests.runtime.lookup.toy_op import pack
 from tests.runtime.packbuilder import H200, OP, row, sig
@@ -85,3 +86,8 @@ def test_a_listener_is_called_outside_every_lock():
     ask()
     remove()
     assert done == [1]
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(UsageError, match="a listener must be a function of an Answer, got 3"):
+        add_listener(3)

@@ -237,3 +237,20 @@ def test_the_statement_of_a_broken_pack_has_the_digest_of_its_bytes(monkeypatch,
     view = current_view()
     (source,) = [s for s in view.sources if s.path.endswith("x.atpack")]
     assert source.pack.digest in statement_of(view)["pack 1"]
+
+
+def test_an_entry_that_acts_on_nothing_is_logged_once_and_explained(overrides, caplog):
+    path = overrides(
+        never=[{"op": OP, "kernel": "alphaa", "reason": "a slip"}, {"op": OP, **BAD}],
+        use=[USE | {"config": {"blok": 5}}],
+    )
+    with use_pack(pack(*ROWS)), caplog.at_level("WARNING", "attn_tune"):
+        lookup(OP, sig(1024))
+        lookup(OP, sig(2048))
+        explained = explain(OP, sig(1024))
+    said = [record.getMessage() for record in caplog.records if "acts on nothing here" in record.getMessage()]
+    assert len(said) == 2
+    assert all(str(path) in text for text in said)
+    assert any(f"unknown kernel '{OP}/alphaa'; did you mean '{OP}/alpha'" in text for text in said)
+    ignored = [one.reason for one in explained.ignored]
+    assert sum("acts on nothing here" in reason for reason in ignored) == 2
