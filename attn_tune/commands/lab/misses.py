@@ -68,7 +68,7 @@ def _show(found: "Spool", place: str, *, json: bool) -> None:
     frame = pd.DataFrame(rows, columns=_COLUMNS)
     output.emit_formatted(frame, options.table_or_json(json), title="Missed lookups", key="misses")
     if not json:
-        print(f"\nNext:\n  attn-tune sweep --from-misses{place}")
+        print("\nNext:\n  attn-tune sweep --from-misses" + place)
 
 
 def _clear(found: "Spool", where: str, *, yes: bool, json: bool) -> None:

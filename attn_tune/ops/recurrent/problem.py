@@ -225,7 +225,7 @@ class RecurrentProblem:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether the next call goes on with the states, and none of this one has more tokens than a step has."""
+        """Whether states come out for a next call, and no sequence has more tokens than a step of decoding."""
         return self.has_final_state and max(self.lengths) <= MOST_DECODED
 
     @property
