@@ -23,6 +23,7 @@ from attn_tune.ops.recurrent.problem import LOWEST_GATE
 from attn_tune.ops.recurrent.reference import forward_in_steps, reference
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.lookup.dispatch import choose
+from attn_tune.schema.direction import WHOLE
 from attn_tune.schema.errors import UsageError
 from attn_tune.tuner.work.case_functions import compile_case_functions
 from attn_tune.tuner.work.validate import validate
@@ -175,3 +176,18 @@ def test_kernels_over_chunks_leave_steps_of_decoding_to_others(op, kernel):
         assert choose(op, "fwd", step, device=h200).spec.name == "triton_steps"
     for other in ({"length": 9}, {"has_final_state": False}, {"dtype": "float32"}):
         assert "decoding" not in str(spec.unsupported(dataclasses.replace(one, **other), "fwd", h200))
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_steps_of_decoding_have_products_of_float32_on_every_device(op):
+    step, search = SAMPLES[op]()["four_tokens"], get_kernel(f"{op}/xla").searches["fwd"]
+    h200 = device_from_kind("nvidia-h200")
+    untuned = search.heuristic(step, h200)
+    assert untuned.products == "float32"
+    assert {config.products for config in search.candidates[WHOLE](step, h200)} == {"float32"}
+    coarse = dataclasses.replace(untuned, products="working")
+    assert "products=working would round states" in str(search.infeasible(step, h200, coarse))
+    for other in ({"length": 9}, {"has_final_state": False}):
+        longer = dataclasses.replace(step, **other)
+        assert search.heuristic(longer, h200).products == "working"
+    assert search.infeasible(dataclasses.replace(step, dtype="float32"), h200, coarse) is None

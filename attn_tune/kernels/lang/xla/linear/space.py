@@ -36,6 +36,8 @@ def infeasible(problem: Problem, device: Device, config: ForwardConfig | Backwar
     p = problem
     if config.chunk == 1:
         return None
+    if config.products == "working" and _is_step(p, type(config)):
+        return f"products=working would round states to {p.dtype} at each step of decoding"
     heads = p.rows[0] * p.num_value_heads
     # With a gate per channel, every level of halving holds its own decayed queries and keys.
     rows = p.head_dim * (config.chunk.bit_length() if p.gate == "channel" else 1)
@@ -91,7 +93,7 @@ def _candidates[C: ForwardConfig | BackwardConfig](start: C, problem: Problem, d
         for chunk in _chunks(problem)
         for tiles in _counts(problem, chunk)
         for solve in _solves(problem, device)
-        for products in _products(problem)
+        for products in _products(problem, make)
     ]
     return nearest_feasible(start, configs, partial(infeasible, problem, device), doubling=("chunk", "tiles"))
 
@@ -103,7 +105,7 @@ def _tiled[C: ForwardConfig | BackwardConfig](config: type[C], problem: Problem,
     chunk = min(_chunks(problem)[-1], 32 if is_cpu else 64)
     wanted = 4 if is_cpu else max(1, 1024 // (problem.rows[0] * problem.num_value_heads))
     counts = [n for n in _counts(problem, chunk) if n <= wanted]
-    products = "float32" if is_cpu else _products(problem)[-1]
+    products = "float32" if is_cpu else _products(problem, make)[-1]
     configs = [make(chunk=chunk, tiles=n, products=products) for n in reversed(counts)]
     return first_feasible((*configs, make(chunk=min(_chunks(problem)))), partial(infeasible, problem, device))
 
@@ -122,8 +124,14 @@ def _counts(problem: Problem, chunk: int) -> list[int]:
     return [n for n in tried(ForwardConfig, "tiles") if n <= most]
 
 
-def _products(problem: Problem) -> tuple[str, ...]:
-    return ("float32",) if problem.dtype == "float32" else ("float32", "working")
+def _products(problem: Problem, config: type[ForwardConfig | BackwardConfig]) -> tuple[str, ...]:
+    is_wide = problem.dtype == "float32" or _is_step(problem, config)
+    return ("float32",) if is_wide else ("float32", "working")
+
+
+def _is_step(problem: Problem, config: type[ForwardConfig | BackwardConfig]) -> bool:
+    """Whether the states must stay as exact as they are stored."""
+    return problem.is_decoding and problem.dtype != "float32" and issubclass(config, ForwardConfig)
 
 
 def _chunks(problem: Problem) -> list[int]:
