@@ -48,9 +48,12 @@ def test_a_problem_that_walks_on_hopper_cannot_do_has_a_reason(op, more, device,
 @pytest.mark.parametrize("op", OPS)
 def test_every_sample_of_16_bits_is_proven_with_wider_heads(op):
     refused = refusal(get_kernel(f"{op}/triton_hopper"), "fwd", H200)
+    # Steps of decoding, but for those of one token that it multiplies exactly.
+    of_one_token = {"one_token", "one_token_at_edges", "pool_one_token", "ragged_tokens"}
+    steps = {"four_tokens"} | (of_one_token if op == "gated_delta_rule" else set())
     for name, sample in load(get_op(op).samples)().items():
         taken = takeable(get_op(op), sample, refused)
-        if sample.dtype == "float32":
+        if sample.dtype == "float32" or name in steps:
             assert taken is None, name
         else:
             assert dataclasses.replace(sample, head_dim=64, v_head_dim=64) == taken, name

@@ -2,8 +2,6 @@
 
 import math
 
-DECIDES_NO_CODE = "the op's contract, whose version is in every signature"
-
 
 def default_scale(head_dim: int) -> float:
     """``1/sqrt(head_dim)``; one of a width that no problem can have, for the problem's own checks to name it."""

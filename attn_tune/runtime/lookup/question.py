@@ -34,7 +34,13 @@ _FORBIDDEN = f"{VARIABLE}=1 forbids that"
 
 
 class Tried(NamedTuple):
-    """A config for a question: what an ``Answer`` has of it, the kernel with its op and the config as JSON."""
+    """A config for a question.
+
+    Attributes:
+      kernel: ``op/name``.
+      direction, signature, device: those of the ``Answer``.
+      config: its config as JSON.
+    """
 
     kernel: str
     direction: str

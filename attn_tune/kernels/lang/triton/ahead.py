@@ -10,8 +10,6 @@ from attn_tune.kernels.lang.triton.compile import compile_kernel
 from attn_tune.kernels.lang.triton.interpret import is_interpreted
 from attn_tune.kernels.lang.triton.target import target_capability, target_context
 
-DECIDES_NO_CODE = "compiles earlier what is compiled all the same"
-
 
 def compile_traced(jaxpr: Any) -> None:
     """Compile all Triton kernels in a jaxpr for the GPU of this process, or the one that is named. Without one: none.
