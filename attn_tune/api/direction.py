@@ -83,10 +83,12 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
     launch = marked(kernel, problem, choice.config, choice.answer.signature, direction)
+    if choice.spec.backend != "triton":
+        return _with_others(launch, call, problem, request, direction, choice.spec.id)
     # A row that was measured with these compilers has been compiled.
     is_proven = choice.answer.rung is Rung.EXACT and choice.answer.grade is Grade.VERIFIED
-    config = None if is_proven or choice.spec.backend != "triton" else dispatch.tried(choice.answer)
-    return _with_others(launch, call, problem, request, direction, choice.spec.id, config)
+    config = dispatch.tried(choice.answer)
+    return _with_others(launch, call, problem, request, direction, choice.spec.id, config, is_proven)
 
 
 @cached
@@ -97,15 +99,16 @@ def _with_others(
     request: Request,
     direction: str,
     kernel: str,
-    config: dispatch.Tried | None,
+    config: dispatch.Tried | None = None,
+    is_proven: bool = True,
 ) -> Callable[[Any], dict[str, Array]]:
     """``launch`` of ``kernel``, or the launch of another where a library of it turns out not to be importable.
 
     So it is where ``kernel`` does not return what the op declares, as untuned ones of other packages may, and of this
-    one question where the installed Triton cannot compile ``config`` for this GPU; None is not compiled here. Equal
-    launches are one function, as those of ``marked`` are: what is made of it is remembered too.
+    one question where the installed Triton cannot compile ``config`` for this GPU, which is tried before, unless
+    ``is_proven``. Equal launches are one function, as those of ``marked`` are: what is made of it is remembered too.
     """
-    is_compiled = config is None or not _may_be_another(request, direction)
+    is_compiled = is_proven or not _may_be_another(request, direction)
 
     @functools.wraps(launch)
     def run(inputs: Any) -> dict[str, Array]:

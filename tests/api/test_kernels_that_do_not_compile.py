@@ -1,5 +1,6 @@
 """Triton kernels that cannot be compiled for the GPU of a job: others answer for that call, as it is traced."""
 
+import dataclasses
 import json
 import logging
 
@@ -12,7 +13,10 @@ from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.lang.triton import ahead
 from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
 from attn_tune.kernels.lang.triton.target import compile_target
+from attn_tune.runtime.lookup import dispatch
+from attn_tune.runtime.lookup.answer import Rung
 from attn_tune.runtime.lookup.question import uncompiled
+from attn_tune.schema.environment import Grade
 
 # A window and a width for which only Triton and XLA have a backward that is deterministic.
 SHAPE, WINDOW = (512, 8, 96), (100, 0)
@@ -114,6 +118,19 @@ def test_answers_to_other_calls_stay_and_so_do_other_configs_and_devices(compile
     b200 = device_from_kind("nvidia-b200")
     untuned = attn_tune.lookup("flash_attention", SIGNATURE.format(11), "fwd", device=b200)
     assert untuned.kernel == "triton"
+
+
+def test_a_row_that_was_measured_with_these_compilers_is_not_tried(compiled, monkeypatch):
+    real = dispatch.choose
+
+    def proven(*words, **how):
+        choice = real(*words, **how)
+        answer = dataclasses.replace(choice.answer, rung=Rung.EXACT, grade=Grade.VERIFIED)
+        return dataclasses.replace(choice, answer=answer)
+
+    monkeypatch.setattr(dispatch, "choose", proven)
+    assert "flash_attention_fwd" in traced(12)
+    assert compiled == []
 
 
 def test_nothing_is_compiled_without_a_gpu(compiled):

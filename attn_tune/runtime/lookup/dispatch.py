@@ -6,7 +6,7 @@ that decides an answer besides the question.
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,12 +254,16 @@ def _unmet(question: Question, steps: tuple[Step, ...]) -> Step | None:
     return None
 
 
-def _idle_entries(view: View, op: str) -> Iterator[tuple[Entry, str]]:
-    if view.overrides.files:
+def _idle_entries(view: View, op: str) -> tuple[tuple[Entry, str], ...]:
+    overrides = view.overrides
+    if not overrides.files:
+        return ()
+    if op not in overrides.idle:
         # It asks questions itself, and so imports this room.
         from attn_tune.runtime.overrides.check import idle_entries
 
-        yield from idle_entries(view.overrides, op)
+        overrides.idle[op] = tuple(idle_entries(overrides, op))
+    return overrides.idle[op]
 
 
 def _is_left_out(answer: Answer, kernel: str | None) -> bool:

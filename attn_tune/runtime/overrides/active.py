@@ -23,6 +23,7 @@ class Overrides:
       only: the files that alone may answer; empty where others may.
       never: the entries that forbid, of all files and packs.
       broken: why some of these could not be read, ``""`` if all could. Nothing stored may run then.
+      idle: by op, the entries of files that act on nothing here, with the reasons, once they are asked for.
     """
 
     def __init__(self, files: Iterable[OverridesFile] = (), carried: Iterable[OverridesFile] = ()):
@@ -31,6 +32,7 @@ class Overrides:
         both = (*self.files, *carried)
         self.never = tuple(one for file in both for one in file.entries if one.never)
         self.broken = next((file.broken for file in both if file.broken), "")
+        self.idle: dict[str, tuple[tuple[Entry, str], ...]] = {}
         self._uses: dict[tuple[str, ...], list[tuple[int, OverridesFile, Entry]]] = {}
         for number, file in enumerate(self.only or self.files):
             for entry in (one for one in file.entries if not one.never):
