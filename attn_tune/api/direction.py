@@ -87,7 +87,7 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
         return _with_others(launch, call, problem, request, direction, choice.spec.id)
     # A row that was measured with these compilers has been compiled.
     is_proven = choice.answer.rung is Rung.EXACT and choice.answer.grade is Grade.VERIFIED
-    config = dispatch.tried(choice.answer)
+    config = dispatch.tried_config(choice.answer)
     return _with_others(launch, call, problem, request, direction, choice.spec.id, config, is_proven)
 
 
@@ -99,7 +99,7 @@ def _with_others(
     request: Request,
     direction: str,
     kernel: str,
-    config: dispatch.Tried | None = None,
+    config: dispatch.TriedConfig | None = None,
     is_proven: bool = True,
 ) -> Callable[[Any], dict[str, Array]]:
     """``launch`` of ``kernel``, or the launch of another where a library of it turns out not to be importable.
@@ -143,7 +143,7 @@ def _launch_of_another(
     direction: str,
     kernel: str,
     error: Exception,
-    config: dispatch.Tried | None = None,
+    config: dispatch.TriedConfig | None = None,
 ) -> Callable[[Any], dict[str, Array]]:
     """The launch of another kernel than ``kernel``, ``"op/name"``, which raised ``error`` and is asked no more here.
 

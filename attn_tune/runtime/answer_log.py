@@ -28,12 +28,12 @@ class AnswerLog:
             if not self.is_full:
                 self._answers.setdefault(key, (asked, device, answer))
 
-    def forget(self, kernel: str, *call: str) -> None:
-        """Drop the answers of a kernel, ``"op/name"``, that could not run; those to a direction and signature alone."""
+    def forget(self, kernel: str, direction: str = "", signature: str = "") -> None:
+        """Drop the answers of a kernel, ``"op/name"``, that could not run: all, or those to one question."""
         with _lock:
             for key, (_, _, answer) in list(self._answers.items()):
-                is_of_call = not call or (answer.direction, answer.signature) == call
-                if f"{answer.op}/{answer.kernel}" == kernel and is_of_call:
+                is_asked = not signature or (answer.direction, answer.signature) == (direction, signature)
+                if f"{answer.op}/{answer.kernel}" == kernel and is_asked:
                     del self._answers[key]
 
     @property

@@ -22,7 +22,7 @@ from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup.answer import Answer, Rejection, Rung
 from attn_tune.runtime.lookup.explain import Explanation, nearest_text
 from attn_tune.runtime.lookup.ladder import Step
-from attn_tune.runtime.lookup.question import AUTO, Question, Tried, left_out, resolve, runs_on, uncompiled
+from attn_tune.runtime.lookup.question import AUTO, Question, TriedConfig, left_out, resolve, runs_on, uncompiled
 from attn_tune.runtime.lookup.resolution import (
     Choice,
     heuristic,
@@ -112,13 +112,13 @@ def leave_out(kernel: str, error: Exception) -> None:
     current_view().settings.log.forget(kernel)
 
 
-def tried(answer: Answer) -> Tried:
+def tried_config(answer: Answer) -> TriedConfig:
     """The config of an answer, as ``leave_out_config`` takes it."""
     kernel, config = f"{answer.op}/{answer.kernel}", config_to_json(answer.config or {})
-    return Tried(kernel, answer.direction, answer.signature, answer.device, config)
+    return TriedConfig(kernel, answer.direction, answer.signature, answer.device, config)
 
 
-def leave_out_config(config: Tried, error: Exception) -> None:
+def leave_out_config(config: TriedConfig, error: Exception) -> None:
     """Let another config or kernel answer a question here, unless one is asked for: this one does not compile."""
     said = one_line(error)
     if uncompiled.setdefault(config, said) is said:
@@ -267,7 +267,7 @@ def _idle_entries(view: View, op: str) -> tuple[tuple[Entry, str], ...]:
 
 
 def _is_left_out(answer: Answer, kernel: str | None) -> bool:
-    failed = kernel in (None, AUTO) and tried(answer) in uncompiled
+    failed = kernel in (None, AUTO) and tried_config(answer) in uncompiled
     return failed or f"{answer.op}/{answer.kernel}" in left_out
 
 

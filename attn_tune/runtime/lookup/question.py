@@ -29,11 +29,11 @@ AUTO = "auto"
 # The errors of kernels that could not be loaded in this process, or returned what they must not, by ``op/name``.
 left_out: dict[str, str] = {}
 # The errors of configs that could not be compiled in this process, by kernel, question and config.
-uncompiled: dict["Tried", str] = {}
+uncompiled: dict["TriedConfig", str] = {}
 _FORBIDDEN = f"{VARIABLE}=1 forbids that"
 
 
-class Tried(NamedTuple):
+class TriedConfig(NamedTuple):
     """A config for a question.
 
     Attributes:
@@ -218,8 +218,9 @@ class Question:
     def forbidden(self, spec: KernelSpec, config: Any) -> str | None:
         """The reason of the override that forbids a config of ``spec``, or its error if it did not compile; or None."""
         if uncompiled and self.kernel is None:
-            data = config_to_json(config_to_dict(config))
-            if error := uncompiled.get(Tried(spec.id, self.direction, self.signature.text, str(self.device), data)):
+            asked = (self.direction, self.signature.text, str(self.device))
+            tried = TriedConfig(spec.id, *asked, config_to_json(config_to_dict(config)))
+            if error := uncompiled.get(tried):
                 return f"it did not compile in this process: {error}"
         if not self.overrides.never:
             return None

@@ -2,20 +2,12 @@
 
 from attn_tune.kernels.flash_attention._triton.config import ForwardConfig
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.lang.triton.limits import (
-    OLDEST_WITH_TENSOR_MEMORY,
-    has_tensor_memory,
-    refuses_device,
-    refuses_tensor_memory,
-    shared_limit,
-)
+from attn_tune.kernels.lang.triton.limits import has_tensor_memory, refuses_device, refuses_float32, shared_limit
 from attn_tune.kernels.lang.triton.tiles import Tile
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 MAX_HEAD_DIM = 256
-# Of float32, in the tensor memory that older versions of Triton take.
-MOST_FLOAT32 = 64
 # Rows from which on Hopper and Blackwell multiply tiles in shared memory.
 _TALL = 64
 
@@ -32,9 +24,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     for name, width in (("head_dim", problem.head_dim), ("v_head_dim", problem.v_head_dim)):
         if width > MAX_HEAD_DIM:
             return f"{name}={width} is above {MAX_HEAD_DIM}: an accumulator of one tile does not fit the registers"
-    if problem.dtype == "float32" and max(problem.head_dim, problem.v_head_dim) > MOST_FLOAT32:
-        return refuses_tensor_memory(device, OLDEST_WITH_TENSOR_MEMORY)
-    return None
+    return refuses_float32(problem, device)
 
 
 def infeasible(problem: Problem, device: Device, tile: Tile) -> str | None:

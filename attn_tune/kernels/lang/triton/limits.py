@@ -47,9 +47,11 @@ OLDEST, OLDEST_WITH_FLOAT8, OLDEST_WITH_CLUSTERS = 80, 89, 90
 _PROVEN_ASSEMBLER = (12, 9)
 # On data-centre Blackwell: the oldest Triton whose products of float32 and over chunks fit tensor memory, and the
 # oldest whose tiles of latents fit shared memory beside it.
-OLDEST_WITH_TENSOR_MEMORY, OLDEST_WITH_LATENTS = (3, 8), (3, 9)
+OLDEST_WITH_TENSOR_MEMORY, _OLDEST_WITH_LATENTS = (3, 8), (3, 9)
+# The widest heads of float32 that older ones fit.
+_MOST_FLOAT32 = 64
 # The oldest Triton that copies rows of latents as they are aligned, and the bytes that older ones copy at a time.
-OLDEST_FOR_ANY_ROWS, COPIED = (3, 7), 16
+_OLDEST_FOR_ANY_ROWS, _COPIED = (3, 7), 16
 # Triton has two assemblers: a newer one for GPUs from Blackwell on, and since this version for Hopper too.
 _NEWER_ON_HOPPER, _HOPPER, _BLACKWELL = (3, 9), 90, 100
 
@@ -91,9 +93,10 @@ def refuses_assembler(device: Device) -> str | None:
         return None
     of_jax = _assembler_of_jax()
     such = f", such as {of_jax}" if of_jax else ""
+    oldest = ".".join(map(str, _PROVEN_ASSEMBLER))
     return (
-        f"it needs the assembler of CUDA 12.9 or later, and would have ptxas {version}; by an older one results were "
-        f"wrong: name a newer one by {variable}{such}"
+        f"it needs the assembler of CUDA {oldest} or later, and would have ptxas {version}; by an older one results "
+        f"were wrong: name a newer one by {variable}{such}"
     )
 
 
@@ -140,6 +143,13 @@ def refuses_tensor_memory(device: Device, oldest: tuple[int, int]) -> str | None
     return refuses_triton(oldest) if has_tensor_memory(device) else None
 
 
+def refuses_float32(problem: Any, device: Device) -> str | None:
+    """The reason that attention with these widths of float32 does not fit the tensor memory of a device, or None."""
+    if problem.dtype != "float32" or max(problem.head_dim, problem.v_head_dim) <= _MOST_FLOAT32:
+        return None
+    return refuses_tensor_memory(device, OLDEST_WITH_TENSOR_MEMORY)
+
+
 def refuses_latents(problem: Any, device: Device) -> str | None:
     """The reason that the installed Triton is too old for these latents on this device, or None.
 
@@ -150,9 +160,9 @@ def refuses_latents(problem: Any, device: Device) -> str | None:
         return None
     size = 1 if problem.cache_dtype in (PACKED, *CODES) else 4 if problem.cache_dtype == "float32" else 2
     row = problem.cache_width * size
-    if problem.page_size and row % COPIED and (reason := refuses_triton(OLDEST_FOR_ANY_ROWS)):
-        return f"its rows of {row} bytes are no multiple of {COPIED}: {reason}"
-    return refuses_tensor_memory(device, OLDEST_WITH_LATENTS)
+    if problem.page_size and row % _COPIED and (reason := refuses_triton(_OLDEST_FOR_ANY_ROWS)):
+        return f"its rows of {row} bytes are no multiple of {_COPIED}: {reason}"
+    return refuses_tensor_memory(device, _OLDEST_WITH_LATENTS)
 
 
 def shared_limit(device: Device) -> int:

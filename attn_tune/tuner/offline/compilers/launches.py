@@ -6,10 +6,11 @@ a launch. What a launch costs and whether it fits is decided inside of it.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_tune.kernels.lang.jaxprs import equations, inner_jaxprs
 from attn_tune.schema.digest import digest_text
 
 # Run what is in them once. Of any other, a loop say, the trips would have to be known.
@@ -134,29 +135,12 @@ def _needed(jaxpr: Any, wanted: Sequence[bool]) -> list[Any]:
         if equation.primitive.name == _PALLAS:
             found.append(equation)
             continue
-        for inner in _inner(equation.params):
+        for inner in inner_jaxprs(equation.params):
             if equation.primitive.name in _TRANSPARENT and len(inner.outvars) == len(used):
                 found += reversed(_needed(inner, used))
-            elif any(True for _ in _calls(inner)):
+            elif next(equations(inner, _PALLAS), None) is not None:
                 raise _Inseparable
     return found[::-1]
-
-
-def _calls(jaxpr: Any) -> Iterator[Any]:
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == _PALLAS:
-            yield equation
-        else:
-            for inner in _inner(equation.params):
-                yield from _calls(inner)
-
-
-def _inner(params: Any) -> Iterator[Any]:
-    for value in params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            program = getattr(item, "jaxpr", item)
-            if hasattr(program, "eqns"):
-                yield program
 
 
 def _shareable(text: str, most_kept: int) -> str:
