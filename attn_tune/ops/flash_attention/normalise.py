@@ -45,10 +45,11 @@ def normalise(
     """
     shape = check_qkv(query, key, value)
     check_pairs(mask)
+    # Lengths of another batch would be blamed on the ids that were made of them.
+    q_lengths, kv_lengths = lengths_of(mask, shape["B"])
     q_segments, kv_segments = _pair_of_rows("segment_ids", mask.q_segment_ids, mask.kv_segment_ids, shape)
     q_positions, kv_positions = _pair_of_rows("positions", mask.q_positions, mask.kv_positions, shape)
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
-    q_lengths, kv_lengths = lengths_of(mask, shape["B"])
     if q_lengths is not None:
         query = zero_beyond(query, q_lengths)
         key, value = zero_beyond(key, kv_lengths), zero_beyond(value, kv_lengths)

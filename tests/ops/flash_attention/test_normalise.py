@@ -175,6 +175,7 @@ ONE = {"query": QUERY[:1], "key": KEY[:1], "value": VALUE[:1]}
         ({"q_segment_ids": IDS_Q}, "kv_segment_ids must have shape"),
         ({"kv_segment_ids": IDS_KV}, "q_segment_ids is missing"),
         ({"q_segment_ids": IDS_KV, "kv_segment_ids": IDS_KV}, "q_segment_ids must have shape"),
+        ({"mask_info": MaskInfo.from_lengths(jnp.ones(B + 1, int), q_len=T, kv_len=S)}, "^kv_lengths must have shape"),
         ({"softmax_scale": "big"}, "softmax_scale must be a number"),
         ({"logits_soft_cap": 0.0}, "logits_soft_cap must be positive"),
         ({"dropout_prob": 1.0}, "dropout_prob must be in"),
