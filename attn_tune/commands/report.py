@@ -227,7 +227,7 @@ def _print(
             output.say(f"and {rest} more (--all lists them)")
         if name is Section.STATUSES:
             output.say(frames.counts_in_words(whole) + frames.left_out(whole, folded))
-        if refused:
+        if refused and (name is Section.STATUSES or Section.STATUSES not in parts):
             output.say(f"{counted(refused, 'kernel')} can do none of this (--all lists them)")
 
 

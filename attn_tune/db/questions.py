@@ -21,11 +21,11 @@ class Question:
 QUESTIONS = {
     "losers": Question(
         title="Which configs lose most?",
-        note="The slowest configs, against the winner of their problem",
+        note="The slowest configs, each at its best, against the winner of their problem",
         sql="""\
-SELECT t.kernel, t.direction, t.config, t.median_us, t.median_us / w.median_us AS times_slower
-FROM trial AS t JOIN winners AS w USING (signature, direction, device)
-WHERE t.status = 'ok' AND t.part = '' ORDER BY times_slower DESC LIMIT 10;
+SELECT min(t.median_us) / w.median_us AS times_slower, t.kernel, direction, w.point, t.config
+FROM trial AS t JOIN winners AS w USING (signature, direction, device) WHERE t.status = 'ok' AND t.part = ''
+GROUP BY signature, direction, device, t.kernel, t.config ORDER BY times_slower DESC LIMIT 10;
 """,
     ),
     "failures": Question(

@@ -51,7 +51,7 @@ def test_report_names_no_status_that_no_shown_kernel_has_and_says_that_nothing_f
         refused = make_trial({}, kernel="flash_attention/triton", status=Status.UNSUPPORTED, device=DEVICE)
         database.record(begin(database, DEVICE), refused)
     shown = run("report", "--db", path).stdout
-    assert "1 kernel can do none of this" in shown
+    assert shown.count("1 kernel can do none of this") == 1
     (head,) = (line for line in shown.splitlines() if line.startswith("kernel") and "trials" in line)
     assert head.split() == ["kernel", "direction", "trials", "ok"]
     assert "Failures: none" in shown

@@ -8,6 +8,7 @@ import pytest
 
 from attn_tune.db import Database
 from attn_tune.schema import Status
+from attn_tune.schema.digest import canonical_json
 from attn_tune.schema.trial import twin_round
 from tests.db.facts import begin, make_trial
 
@@ -60,12 +61,13 @@ def test_the_page_has_five_questions():
 
 def test_the_slowest_configs_are_compared_with_the_winner(raw):
     rows = ask(raw, "lose most")
-    assert [(r["kernel"], r["median_us"], r["times_slower"]) for r in rows[:3]] == [
-        ("flash_attention/triton", 40.0, 4.0),
-        (XLA, 40.0, 4.0),
-        (XLA, 40.0, 4.0),
+    assert [(r["kernel"], r["config"], r["times_slower"]) for r in rows] == [
+        ("flash_attention/triton", canonical_json(SLOW), 4.0),
+        (XLA, '{"chunk":1}', 4.0),
+        ("flash_attention/triton", canonical_json(DEFAULT), 3.0),
+        ("flash_attention/triton", canonical_json(FAST), 1.0),
     ]
-    assert rows[-1]["times_slower"] == 1
+    assert {r["point"] for r in rows} == {"llama3-8b/4x4k"}
 
 
 def test_failures_are_counted_by_kernel_and_first_line(raw):
