@@ -26,6 +26,17 @@ from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup import dispatch
 from attn_tune.runtime.lookup.answer import Rung
 from attn_tune.schema.environment import Grade
+from attn_tune.schema.errors import AttnTuneError, UnsupportedError
+
+# What Python raises where code is not as its caller expects. Devices and compilers raise others.
+_ERRORS_OF_CODE = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
+
+
+class _KernelError(Exception):
+    """A kernel raised ``error`` as it was traced."""
+
+    def __init__(self, error: Exception):
+        self.error = error
 
 
 def launched(call: Call, problem: Any, request: Request, direction: str, inputs: Any) -> dict[str, Array]:
@@ -83,12 +94,11 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
     launch = marked(kernel, problem, choice.config, choice.answer.signature, direction)
-    if choice.spec.backend != "triton":
-        return _with_others(launch, call, problem, request, direction, choice.spec.id)
-    # A row that was measured with these compilers has been compiled.
-    is_proven = choice.answer.rung is Rung.EXACT and choice.answer.grade is Grade.VERIFIED
     config = dispatch.tried_config(choice.answer)
-    return _with_others(launch, call, problem, request, direction, choice.spec.id, config, is_proven)
+    # A row that was measured with these compilers has been compiled.
+    is_verified = choice.answer.rung is Rung.EXACT and choice.answer.grade is Grade.VERIFIED
+    is_tried = choice.spec.backend == "triton" and not is_verified and _may_be_another(request, direction)
+    return _with_others(launch, call, problem, request, direction, config, is_tried)
 
 
 @cached
@@ -98,17 +108,18 @@ def _with_others(
     problem: Any,
     request: Request,
     direction: str,
-    kernel: str,
-    config: dispatch.TriedConfig | None = None,
-    is_proven: bool = True,
+    config: dispatch.TriedConfig,
+    is_tried: bool,
 ) -> Callable[[Any], dict[str, Array]]:
-    """``launch`` of ``kernel``, or the launch of another where a library of it turns out not to be importable.
+    """``launch`` of ``config``, or the launch of another where this one fails before it runs.
 
-    So it is where ``kernel`` does not return what the op declares, as untuned ones of other packages may, and of this
-    one question where the installed Triton cannot compile ``config`` for this GPU, which is tried before, unless
-    ``is_proven``. Equal launches are one function, as those of ``marked`` are: what is made of it is remembered too.
+    Its kernel is left out of the process where a library of it turns out not to be importable, or where it does not
+    return what the op declares, as untuned ones of other packages may. Of this one question the kernel is left out
+    where it raises as it is traced, and its config where the installed Triton cannot compile it for this GPU, which is
+    tried before with ``is_tried``. Equal launches are one function, as those of ``marked`` are: what is made of it is
+    remembered too.
     """
-    is_compiled = is_proven or not _may_be_another(request, direction)
+    is_compiled = not is_tried
 
     @functools.wraps(launch)
     def run(inputs: Any) -> dict[str, Array]:
@@ -124,9 +135,11 @@ def _with_others(
             return launch(inputs)
         except (CompileError, OutOfResources) as failure:
             error, failed = failure, config
+        except _KernelError as failure:
+            error, failed = failure.error, config._replace(config="")
         except (ImportError, OutputsError) as failure:
             error = failure
-        return _launch_of_another(call, problem, request, direction, kernel, error, failed)(inputs)
+        return _launch_of_another(call, problem, request, direction, config.kernel, error, failed)(inputs)
 
     return run
 
@@ -151,23 +164,36 @@ def _launch_of_another(
       config: the config of a question that alone is asked no more.
 
     Raises:
-      Exception: ``error``, where it may be no other.
+      Exception: ``error``, where it may be no other, or where no other can do a question of ``config``.
     """
     if not _may_be_another(request, direction):
         raise error
     if config is None:
         dispatch.leave_out(kernel, error)
-    else:
-        dispatch.leave_out_config(config, error)
-    return _launch(call, problem, request, direction)
+        return _launch(call, problem, request, direction)
+    dispatch.leave_out_config(config, error)
+    try:
+        return _launch(call, problem, request, direction)
+    except UnsupportedError:
+        dispatch.take_in_config(config)
+        raise error from None
 
 
 @cached
 def _checked(kernel: Callable, call: Call, name: str) -> Callable:
-    """``kernel``, called ``name`` in messages, which returns the outputs that the op needs, or an ``OutputsError``."""
+    """``kernel``, called ``name`` in messages, which returns the outputs that the op needs.
+
+    It raises ``OutputsError`` if these are others, and ``_KernelError`` if its code fails.
+    """
 
     def checked(problem: Any, config: Any, inputs: Any) -> dict[str, Array]:
-        return call.checked(name, problem, inputs, kernel(problem, config, inputs))
+        try:
+            made = kernel(problem, config, inputs)
+        except _ERRORS_OF_CODE as error:
+            if isinstance(error, AttnTuneError) and not isinstance(error, UnsupportedError):
+                raise
+            raise _KernelError(error) from error
+        return call.checked(name, problem, inputs, made)
 
     return checked
 

@@ -15,7 +15,7 @@ from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
 from attn_tune.kernels.lang.triton.target import compile_target
 from attn_tune.runtime.lookup import dispatch
 from attn_tune.runtime.lookup.answer import Rung
-from attn_tune.runtime.lookup.question import uncompiled
+from attn_tune.runtime.lookup.question import failed_configs
 from attn_tune.schema.environment import Grade
 
 # A window and a width for which only Triton and XLA have a backward that is deterministic.
@@ -47,7 +47,7 @@ def compiled(monkeypatch):
     monkeypatch.setattr(ahead, "is_interpreted", lambda kernel: False)
     attn_tune.reload()
     yield found
-    uncompiled.clear()
+    failed_configs.clear()
     monkeypatch.undo()
     attn_tune.reload()
 
@@ -90,7 +90,7 @@ def test_another_kernel_answers_for_this_call_alone(compiled, caplog, batch, err
     assert said == f"attn-tune: flash_attention/triton is left out of bwd of {signature}: {name}: {error}"
     explained = attn_tune.explain("flash_attention", signature, "bwd")
     assert explained.answer.kernel == "xla"
-    assert f"it did not compile in this process: {name}: " in str(explained)
+    assert f"it failed in this process: {name}: " in str(explained)
     compiled.failing.clear()
     # The same call is not tried again, and another one is.
     assert "flash_attention_bwd" not in traced(batch)

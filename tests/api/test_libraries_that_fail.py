@@ -1,4 +1,4 @@
-"""Kernels whose libraries are found and cannot be imported: others answer, and one sentence says so."""
+"""Kernels whose libraries cannot be imported, or whose code raises: others answer, and one sentence says so."""
 
 import logging
 
@@ -10,7 +10,7 @@ import pytest
 import attn_tune
 from attn_tune.api.declaration import OutputsError
 from attn_tune.runtime.lookup import dispatch
-from attn_tune.runtime.lookup.question import left_out
+from attn_tune.runtime.lookup.question import failed_configs, left_out
 from tests.kernels.test_installed import COPY, SIGNATURE, install, site
 
 __all__ = ["site"]
@@ -35,6 +35,7 @@ def installed(site):
 
     yield put
     left_out.clear()
+    failed_configs.clear()
 
 
 @pytest.fixture(params=[LATE, EARLY], ids=["traced", "loaded"])
@@ -172,3 +173,76 @@ def test_a_terminal_does_not_obey_the_text_of_an_error(fragile, caplog):
         dispatch.leave_out("flash_attention/fragile", ImportError("\x1b[31mred\nlines\u202e"))
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.endswith("ImportError: \\x1b[31mred lines\\u202e")
+
+
+PLAIN = "from attn_tune.kernels.flash_attention.xla.forward import forward\n"
+RAISING = {
+    "TypeError: an unexpected argument": "raise TypeError('an unexpected argument')",
+    "AttributeError: 'NoneType' object has no attribute 'shape'": "None.shape",
+    "KeyError: 'block'": "{}['block']",
+    "NotImplementedError: no rule": "raise NotImplementedError('no rule')",
+    "UnsupportedError: too wide": "import attn_tune; raise attn_tune.UnsupportedError('too wide')",
+}
+
+
+@pytest.fixture
+def raising(installed):
+    """Installs ``fragile`` with a line that it runs where there are 16 queries."""
+
+    def put(line):
+        lines = [*RAISING.values(), *PASSED.values()]
+        body = f"    if problem.q_len == 16:\n        {line}\n    return forward(problem, config, inputs)\n"
+        module = f"raising_{lines.index(line)}"
+        installed(f"{PLAIN}def call(problem, config, inputs):\n{body}", module)
+
+    return put
+
+
+def answer(*arrays, **how):
+    """The output of a call in a program of its own, which was not traced before."""
+    return jax.jit(lambda *a: attn_tune.flash_attention(*a, **how))(*arrays)
+
+
+@pytest.mark.parametrize("words", RAISING)
+def test_a_kernel_whose_code_raises_is_left_out_of_that_question(raising, caplog, words):
+    raising(RAISING[words])
+    with caplog.at_level(logging.WARNING, "attn_tune"):
+        got = [answer(*operands()) for _ in range(2)]
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said == f"attn-tune: flash_attention/fragile is left out of fwd of {SIGNATURE}: {words}"
+    for one in got:
+        np.testing.assert_array_equal(one, answer(*operands(), platform="xla"))
+    assert f"it failed in this process: {words}" in str(attn_tune.explain("flash_attention", SIGNATURE))
+    answer(*(jnp.tile(x, (1, 2, 1, 1)) for x in operands()))
+    other = SIGNATURE.replace("t=16 s=16", "t=32 s=32")
+    assert attn_tune.lookup("flash_attention", other).kernel == "fragile"
+    assert attn_tune.lookup("flash_attention", SIGNATURE).kernel == "xla"
+    kind, _, text = words.partition(": ")
+    with pytest.raises(Exception, match=text) as caught:
+        answer(*operands(), platform="fragile")
+    assert caught.type.__name__ == kind
+
+
+PASSED = {
+    "out of memory": "raise RuntimeError('out of memory')",
+    "a malformed array": "import attn_tune; raise attn_tune.UsageError('a malformed array')",
+}
+
+
+@pytest.mark.parametrize("words", PASSED)
+def test_errors_of_devices_and_of_callers_are_raised(raising, words):
+    raising(PASSED[words])
+    with pytest.raises((RuntimeError, attn_tune.UsageError), match=words):
+        answer(*operands())
+    assert not failed_configs
+    assert not left_out
+
+
+def test_the_error_is_raised_where_no_other_kernel_can_answer(raising):
+    raising(RAISING["KeyError: 'block'"])
+    left_out["flash_attention/xla"] = "a test"
+    for _ in range(2):
+        with pytest.raises(KeyError, match="block") as caught:
+            answer(*operands())
+        assert "raising_" in str(caught.traceback[-1].path)
+    assert not failed_configs

@@ -22,7 +22,7 @@ from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup.answer import Answer, Rejection, Rung
 from attn_tune.runtime.lookup.explain import Explanation, nearest_text
 from attn_tune.runtime.lookup.ladder import Step
-from attn_tune.runtime.lookup.question import AUTO, Question, TriedConfig, left_out, resolve, runs_on, uncompiled
+from attn_tune.runtime.lookup.question import AUTO, Question, TriedConfig, failed_configs, left_out, resolve, runs_on
 from attn_tune.runtime.lookup.resolution import (
     Choice,
     heuristic,
@@ -119,11 +119,16 @@ def tried_config(answer: Answer) -> TriedConfig:
 
 
 def leave_out_config(config: TriedConfig, error: Exception) -> None:
-    """Let another config or kernel answer a question here, unless one is asked for: this one does not compile."""
+    """Let another config or kernel answer a question here, unless one is asked for: this one failed."""
     said = one_line(error)
-    if uncompiled.setdefault(config, said) is said:
+    if failed_configs.setdefault(config, said) is said:
         log.warning("%s is left out of %s of %s: %s", config.kernel, config.direction, config.signature, said)
     current_view().settings.log.forget(config.kernel, config.direction, config.signature)
+
+
+def take_in_config(config: TriedConfig) -> None:
+    """Let a config answer again that ``leave_out_config`` left out: no other can."""
+    failed_configs.pop(config, None)
 
 
 def lookup(
@@ -162,7 +167,7 @@ def _found(op: str, direction: str | None, problem: Any, device: Device | None, 
             _jax_config.jax_default_device if device is None else id(device),
         )
     )
-    if found is None or ((left_out or uncompiled) and _is_left_out(found.answer, kernel)):
+    if found is None or ((left_out or failed_configs) and _is_left_out(found.answer, kernel)):
         found = _find(op, direction, problem, device, kernel)
     found.tally[0] += 1
     if found.nearest is not None:
@@ -267,8 +272,8 @@ def _idle_entries(view: View, op: str) -> tuple[tuple[Entry, str], ...]:
 
 
 def _is_left_out(answer: Answer, kernel: str | None) -> bool:
-    failed = kernel in (None, AUTO) and tried_config(answer) in uncompiled
-    return failed or f"{answer.op}/{answer.kernel}" in left_out
+    has_failed = kernel in (None, AUTO) and tried_config(answer).failure is not None
+    return has_failed or f"{answer.op}/{answer.kernel}" in left_out
 
 
 def _find(op: str, direction: str | None, problem: Any, device: Device | None, kernel: str | None) -> _Found:
@@ -304,7 +309,7 @@ def _find(op: str, direction: str | None, problem: Any, device: Device | None, k
         kernel,
         _jax_config.jax_default_device if device is None else id(device),
     )
-    if left_out or uncompiled:
+    if left_out or failed_configs:
         # What is remembered may be a kernel or config that was left out since.
         view.entries.pop(key, None)
     return view.put(key, found)

@@ -28,8 +28,8 @@ from attn_tune.schema.signature import Signature
 AUTO = "auto"
 # The errors of kernels that could not be loaded in this process, or returned what they must not, by ``op/name``.
 left_out: dict[str, str] = {}
-# The errors of configs that could not be compiled in this process, by kernel, question and config.
-uncompiled: dict["TriedConfig", str] = {}
+# The errors of configs that could not be traced or compiled in this process, by kernel, question and config.
+failed_configs: dict["TriedConfig", str] = {}
 _FORBIDDEN = f"{VARIABLE}=1 forbids that"
 
 
@@ -39,7 +39,7 @@ class TriedConfig(NamedTuple):
     Attributes:
       kernel: ``op/name``.
       direction, signature, device: those of the ``Answer``.
-      config: its config as JSON.
+      config: its config as JSON; ``""`` is every config of the kernel.
     """
 
     kernel: str
@@ -47,6 +47,11 @@ class TriedConfig(NamedTuple):
     signature: str
     device: str
     config: str
+
+    @property
+    def failure(self) -> str | None:
+        """The error that this config, or every config of its kernel, ended with in this process, or None."""
+        return failed_configs.get(self) or failed_configs.get(self._replace(config=""))
 
 
 class Question:
@@ -216,12 +221,11 @@ class Question:
         return Asked(self.op.name, self.direction, self.device, self.signature.text, values)
 
     def forbidden(self, spec: KernelSpec, config: Any) -> str | None:
-        """The reason of the override that forbids a config of ``spec``, or its error if it did not compile; or None."""
-        if uncompiled and self.kernel is None:
+        """The reason of the override that forbids a config of ``spec``, or the error it ended with here; or None."""
+        if failed_configs and self.kernel is None:
             asked = (self.direction, self.signature.text, str(self.device))
-            tried = TriedConfig(spec.id, *asked, config_to_json(config_to_dict(config)))
-            if error := uncompiled.get(tried):
-                return f"it did not compile in this process: {error}"
+            if error := TriedConfig(spec.id, *asked, config_to_json(config_to_dict(config))).failure:
+                return f"it failed in this process: {error}"
         if not self.overrides.never:
             return None
         entry = self.overrides.forbidding(self.asked, spec.name, config_to_dict(config))
