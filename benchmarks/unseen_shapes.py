@@ -21,245 +21,22 @@ parallel:
 """
 
 import argparse
-import dataclasses
 import functools
 import json
 import math
-import random
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from flash_attention_peers import parse_shard, shard
-from untuned_regret import Side, build, race_sides, ref_of
+from unseen_grid import to_toml
+from unseen_rivals import all_rivals, config_rivals, menu_rivals, swept_rivals, untuned_rivals
+from untuned_regret import build, race_sides, ref_of
 
 from attn_tune.schema.errors import AttnTuneError
-
-# Query heads, key heads, head dim: published configurations, Hugging Face name beside them.
-MODELS: Mapping[str, tuple[int, int, int]] = {
-    "openai-community/gpt2": (12, 12, 64),
-    "google/vit-huge-patch14": (16, 16, 80),
-    "openai/whisper-large-v3": (20, 20, 64),
-    "Qwen/Qwen2.5-0.5B": (14, 2, 64),
-    "HuggingFaceTB/SmolLM2-135M": (9, 3, 64),
-    "meta-llama/Llama-3.2-1B": (32, 8, 64),
-    "meta-llama/Llama-3.2-3B": (24, 8, 128),
-    "Qwen/Qwen2.5-7B": (28, 4, 128),
-    "Qwen/Qwen2.5-14B": (40, 8, 128),
-    "microsoft/Phi-3-mini": (32, 32, 96),
-    "meta-llama/Llama-2-7B": (32, 32, 128),
-    "google/gemma-7b": (16, 16, 256),
-    "google/gemma-2-2b": (8, 4, 256),
-    "tiiuae/falcon-7b": (71, 1, 64),
-    "mistralai/Mistral-Small-24B": (32, 8, 128),
-}
-# Drawn with equal chance; half of the problems have none.
-FEATURES: Mapping[str, Mapping[str, int]] = {
-    "window": {"left": 1023},
-    "cap": {"cap": 1},
-    "sinks": {"sinks": 1},
-    "documents": {"seg": 1},
-    "padding": {"seg": 1, "len": 1},
-}
-KINDS = ("train", "encode", "prefill", "decode")
-# Tokens of one call, queries and keys: what fits the card with its gradients and references.
-MOST_QUERIES, MOST_KEYS = 32_768, 262_144
-
-
-def draw(seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """``count`` layers of a grid file, all different: the kinds of call in turn, everything else by ``seed``."""
-    chance, seen = random.Random(seed), set()
-    while len(seen) < count:
-        kind = KINDS[len(seen) % len(KINDS)]
-        model = chance.choice(sorted(MODELS))
-        n, k, h = MODELS[model]
-        feature = chance.choice(sorted(FEATURES)) if chance.random() < 0.5 else ""
-        t, s = _lengths(chance, kind)
-        rows = MOST_KEYS // s if kind == "decode" else MOST_QUERIES // s
-        batch = max(1, min(rows, 1 << chance.randrange(8)))
-        layer = {"b": batch, "t": t, "s": s, "n": n, "k": k, "h": h, "v": h, "dtype": "bfloat16"}
-        # With one query a causal mask hides nothing.
-        if kind != "encode" and t > 1:
-            layer["causal"] = 1
-        layer |= FEATURES.get(feature, {})
-        name = "-".join(filter(None, (model.rpartition("/")[2].lower(), kind, feature)))
-        key = json.dumps(layer, sort_keys=True)
-        if key in seen:
-            continue
-        seen.add(key)
-        source = f"https://huggingface.co/{model}"
-        name = f"{name}-{batch}x{t}x{s}".replace(".", "_")
-        directions = ["fwd"] if kind == "decode" else ["fwd", "bwd"]
-        yield {"name": name, "source": source, "directions": directions, **layer}
-
-
-def _lengths(chance: random.Random, kind: str) -> tuple[int, int]:
-    """Queries and keys, uniform in their logarithm."""
-
-    def between(low: int, high: int) -> int:
-        length = round(math.exp(chance.uniform(math.log(low), math.log(high))))
-        # Some callers pad to a round number, most data does not come so.
-        return -(-length // 128) * 128 if length > 128 and chance.random() < 0.4 else length
-
-    if kind == "decode":
-        return chance.choice((1, 1, 2, 4, 8)), between(64, 32_768)
-    if kind == "prefill":
-        keys = between(512, 32_768)
-        return min(between(16, 2048), keys), keys
-    length = between(32, 4096 if kind == "encode" else 32_768)
-    return length, length
-
-
-def to_toml(seed: int, count: int) -> str:
-    """The grid file of ``draw``."""
-    summary = f"{count} shapes that no pack was tuned for, drawn with seed {seed}"
-    lines = [f'summary = "{summary}"', 'op = "flash_attention"', ""]
-    for layer in draw(seed, count):
-        lines += [
-            "[[layer]]",
-            *(f"{key} = {json.dumps(value)}" for key, value in layer.items()),
-            "",
-        ]
-    return "\n".join(lines)
-
-
-def swept_rivals(database: Any, signature: str, direction: str) -> dict[str, Side]:
-    """Auto's choice, and the winner of the sweep.
-
-    Raises:
-      LookupError: one of the two is missing.
-    """
-    from attn_tune.devices.identity import current_device
-    from attn_tune.ops.registry import get_op
-
-    op = get_op("flash_attention")
-    decision = database.decision(op.parse_signature(signature), direction, current_device())
-    if decision is None:
-        raise LookupError(f"the sweep has no winner for {direction} of {signature}")
-    kernel = decision.kernel.rpartition("/")[2]
-    return {"auto": auto(signature, direction), "swept": Side(kernel, decision.config)}
-
-
-def untuned_rivals(signature: str, direction: str) -> dict[str, Side]:
-    """Auto's choice, and the untuned config of every kernel for GPUs that can do the problem."""
-    from attn_tune.devices.identity import current_device
-    from attn_tune.ops.registry import get_op
-    from attn_tune.runtime.lookup.question import Question
-    from attn_tune.schema.config import config_to_dict
-
-    question = Question(get_op("flash_attention"), direction, signature, current_device(), None)
-    found = {"auto": auto(signature, direction)}
-    for spec in question.specs:
-        if spec.backend != "xla" and question.refusal_of(spec) is None:
-            config = spec.searches[direction].heuristic(question.problem, question.device)
-            found[spec.name] = Side(spec.name, config_to_dict(config))
-    return found
-
-
-def config_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]:
-    """The sides of ``untuned_rivals``, and ``drawn`` more configs of each kernel and part, and of the pack."""
-    from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_kernel
-    from attn_tune.ops.registry import get_op
-    from attn_tune.runtime.lookup.question import Question
-    from attn_tune.schema.config import config_from_dict, config_to_dict
-
-    op = get_op("flash_attention")
-    question = Question(op, direction, signature, current_device(), None)
-    problem, device = question.problem, question.device
-    found = untuned_rivals(signature, direction)
-    chance = random.Random(f"{signature} {direction}")
-    for untuned in list(found.values())[1:]:
-        spec = get_kernel(f"flash_attention/{untuned.kernel}")
-        if spec.needs_leave(direction):
-            # Auto takes it only where a pack says so.
-            continue
-        search = spec.searches[direction]
-        base = config_from_dict(search.config, untuned.config)
-        known = [
-            search.adapt(
-                op.from_signature(op.parse_signature(row.signature)),
-                problem,
-                device,
-                config_from_dict(search.config, row.config),
-            )
-            for row in _shipped_rows()
-            if (row.kernel, row.direction) == (untuned.kernel, direction)
-        ]
-        known = list(dict.fromkeys(config for config in known if config))
-        configs = chance.sample(known, min(drawn, len(known)))
-        for part, candidates in search.candidates.items():
-            every = list(candidates(problem, device))
-            for config in chance.sample(every, min(drawn, len(every))):
-                configs.append(search.whole(base, part, config))
-        fitting = [c for c in configs if search.infeasible(problem, device, c) is None]
-        for config in dict.fromkeys([base, *fitting]):
-            side = Side(untuned.kernel, config_to_dict(config))
-            if side not in found.values():
-                found[f"{untuned.kernel} {len(found)}"] = side
-    return found
-
-
-def menu_rivals(signature: str, direction: str) -> dict[str, Side]:
-    """The sides of ``untuned_rivals``, and the configs of each Triton kernel that ``fit_costs.py`` fits figures to."""
-    from cost_menu import KNOBS, MENU, TILE, width_of
-
-    from attn_tune.devices.identity import current_device
-    from attn_tune.kernels.registry import get_kernel
-    from attn_tune.ops.registry import get_op
-    from attn_tune.runtime.lookup.question import Question
-    from attn_tune.schema.config import config_from_dict, config_to_dict
-
-    question = Question(get_op("flash_attention"), direction, signature, current_device(), None)
-    problem, device = question.problem, question.device
-    width = width_of(problem)
-    found = {
-        label: side
-        for label, side in untuned_rivals(signature, direction).items()
-        if side.kernel in ("cudnn", "triton", "triton_hopper", "triton_split")
-    }
-    for kernel, untuned in list(found.items())[1:]:
-        if kernel == "cudnn":
-            continue
-        search = get_kernel(f"flash_attention/{kernel}").searches[direction]
-        base = config_from_dict(search.config, untuned.config)
-        configs = []
-        for part in search.parts:
-            for knobs in MENU[f"{kernel}/{part or 'fwd'}"][width]:
-                names = KNOBS.get(kernel, TILE)
-                values = dict(zip(names, knobs, strict=False))
-                if "max_registers" in names:
-                    values.setdefault("max_registers", None)
-                values |= {"ping_pong": bool(knobs[2])} if kernel == "triton_hopper" else {}
-                tile = getattr(base, part) if part else base
-                values = {name: value for name, value in values.items() if hasattr(tile, name)}
-                tile = dataclasses.replace(tile, **values)
-                configs.append(search.whole(base, part, tile) if part else tile)
-        # Splits and sections of half and twice the number, of the untuned tile.
-        near = {"triton_split": "num_splits", "triton_hopper": "heads_per_section"}.get(kernel)
-        if near:
-            configs += [
-                config
-                for config in search.candidates[""](problem, device)
-                if dataclasses.replace(config, **{near: getattr(base, near)}) == base
-            ]
-        for config in dict.fromkeys(configs):
-            side = Side(kernel, config_to_dict(config))
-            if search.infeasible(problem, device, config) is None and side not in found.values():
-                found[f"{kernel} {len(found)}"] = side
-    return found
-
-
-def all_rivals(signature: str, direction: str, drawn: int) -> dict[str, Side]:
-    """The sides of ``menu_rivals`` and of ``config_rivals``."""
-    found = menu_rivals(signature, direction)
-    for side in config_rivals(signature, direction, drawn).values():
-        if side not in found.values():
-            found[f"{side.kernel} {len(found)}"] = side
-    return found
 
 
 def raced_by(args: argparse.Namespace) -> Any:
@@ -295,28 +72,6 @@ def prepare(args: argparse.Namespace) -> int:
             failed += 1
             print(f"{side.kernel} {side.config}: {error}", file=sys.stderr)
     return failed
-
-
-@functools.cache
-def _shipped_rows() -> tuple[Any, ...]:
-    from attn_tune.packs.reader import read_pack
-    from attn_tune.runtime.active.sources import SHIPPED
-
-    return read_pack(SHIPPED / "nvidia-h200").rows
-
-
-def auto(signature: str, direction: str) -> Side:
-    """The kernel and config of a call of this signature here, with the packs that are active.
-
-    Raises:
-      LookupError: nothing can do the problem.
-    """
-    import attn_tune
-
-    answer = attn_tune.explain("flash_attention", signature, direction).answer
-    if answer is None:
-        raise LookupError(f"nothing can do {direction} of {signature} here")
-    return Side(answer.kernel, answer.config)
 
 
 def asked(grid: Path) -> list[tuple[str, str, str]]:
