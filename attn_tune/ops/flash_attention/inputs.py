@@ -28,6 +28,8 @@ _ID_STEP = 2**24
 # Positions of odd seeds begin here: their lower 16 bits become negative after a hundred tokens.
 _FAR_POSITION = 2**20 + 2**15 - 100
 SHARED_LENGTHS = (2**12, 2**16, 2**20)
+# Added to the bias of a row: the exponential of minus its lse overflows.
+_LOW_BIAS, _LOW_ROW_EVERY = -100.0, 7
 
 
 def make_inputs(problem: Problem, direction: str, seed: int) -> Operands | BackwardInputs:
@@ -55,7 +57,7 @@ def make_operands(problem: Problem, direction: str, seed: int | Array) -> Operan
     Queries, keys, values and bias are standard normal. Odd seeds have some keys that are much longer, so that the
     running maximum of a row moves late and far, and in 16 bits the exponential of a logit would overflow; but not
     under a soft cap, near which it would show what kernels approximate, nor in the backward of float32 or of rounded
-    logits. Segments and positions are those of documents packed end to end, with padding at the end of the row, and
+    logits. A bias that differs by row is low for all keys of some rows there. Segments and positions are those of documents packed end to end, with padding at the end of the row, and
     their offsets; without offsets odd seeds have two ids that take turns, both negative and far from zero, and
     positions beyond 16 bits. Or, with lengths, that padding alone, whose keys and values are not numbers. Queries are
     aligned with keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax; of odd seeds
@@ -69,7 +71,7 @@ def make_operands(problem: Problem, direction: str, seed: int | Array) -> Operan
         q=_normal(q_key, (p.batch, p.q_len, p.num_q_heads, p.head_dim), dtype),
         k=_keys(k_key, p, direction, seed),
         v=_normal(v_key, (p.batch, p.kv_len, p.num_kv_heads, p.v_head_dim), dtype),
-        bias=None if p.bias_dims is None else _normal(bias_key, _extent(p, p.bias_dims), dtype),
+        bias=None if p.bias_dims is None else _bias(bias_key, p, p.bias_dims, direction, seed),
         mask=None if p.mask_dims is None else _mask(mask_key, p),
         sinks=_sinks(sink_key, p, seed) if p.has_sinks else None,
         dropout=_dropout_words(seed_key) if p.dropout_rate > 0 else None,
@@ -133,13 +135,24 @@ def _normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
 
 def _keys(key: Array, p: Problem, direction: str, seed: int | Array) -> Array:
     keys = _normal(key, (p.batch, p.kv_len, p.num_kv_heads, p.head_dim), jnp.dtype(p.dtype))
-    # A backward forms its logits a second time; large ones that round apart from those of the lse are too far off.
-    is_exact = direction == "fwd" or (p.dtype != "float32" and p.logits_dtype == "float32")
-    if p.soft_cap is not None or not is_exact:
+    if p.soft_cap is not None or not _takes_large_logits(p, direction):
         return keys
     factors = key_factors(jnp.arange(p.kv_len), seed, little=p.dtype == "float32")
     # Rounded explicitly, as all: the compiler would leave it out between two operations, and residuals are of these.
     return round_to(keys * factors[:, None, None], keys.dtype).astype(keys.dtype)
+
+
+def _bias(key: Array, p: Problem, dims: str, direction: str, seed: int | Array) -> Float[Array, "_b _n _t _s"]:
+    bias = _normal(key, _extent(p, dims), jnp.dtype(p.dtype))
+    if "t" not in dims or not _takes_large_logits(p, direction):
+        return bias
+    is_low = (jnp.arange(p.q_len) % _LOW_ROW_EVERY == 0) & (seed % 2 == 1)
+    return round_to(bias + jnp.where(is_low, _LOW_BIAS, 0.0)[:, None], bias.dtype).astype(bias.dtype)
+
+
+def _takes_large_logits(p: Problem, direction: str) -> bool:
+    """False for a backward whose logits, formed a second time, round too far apart from those of the lse."""
+    return direction == "fwd" or (p.dtype != "float32" and p.logits_dtype == "float32")
 
 
 def _renamed(ids: Int[Array, "B L"], seed: int | Array) -> Int[Array, "B L"]:

@@ -118,6 +118,12 @@ def fused_kernel(
     k_tile = load_keys(k, first, length, static.head_dim, block_h, static.ragged_k, static)
     v_tile = load_keys(v, first, length, static.v_head_dim, block_v, static.ragged_k, static)
     bounds = narrowed(row_range(first, static), ranges, batch, block, static.kv_blocks, static.block_q, static)
+    if static.ragged_k:
+        # Keys beyond the end are hidden from every row. The lse of a row may be so low that their weights are infinite,
+        # and infinity times the zeros that stand for them is NaN in dq.
+        begin, full_begin, full_end, end = bounds
+        ends_here = first + block_k > static.kv_len
+        bounds = (begin, tl.where(ends_here, end, full_begin), tl.where(ends_here, end, full_end), end)
 
     head = kv_head * static.group_size
     optional = (bias, mask, q_segments, kv_segments, q_positions, kv_positions, dropout, lengths)
@@ -125,7 +131,7 @@ def fused_kernel(
     owned = (k_tile, v_tile, columns)
     arrays = (q, dout, lse, delta, dq)
     state = (tl.zeros([block_k, block_h], tl.float32), tl.zeros([block_k, block_v], tl.float32))
-    if static.skips_right or static.has_ranges:
+    if static.skips_right or static.has_ranges or static.ragged_k:
         state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "before", transposed_dq, static)
     state = walk_rows(state, owned, arrays, optional, batch, head, bounds, "full", transposed_dq, static)
     if static.skips_left or static.has_ranges:
