@@ -28,7 +28,7 @@ COMMAND = re.compile(r"^\$ (.*(?:\\\n.*)*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 UNSHOWN = {"sweep": "--lease-folder leases", "export": "--max-regret 1000000"}
 # Sentences that a noisy run has and a quiet one has not; a terminal folds them.
 NOISE = re.compile(
-    r"^(?:tie(?: \([^)]*\))?: [\s\S]*? stays\.|regret <=: [\s\S]*? runs\.|But export will refuse [\s\S]*? are:"
+    r"^(?:tie(?: \([^)]*\))?: [\s\S]*?\sstays\.|regret <=: [\s\S]*?\sruns\.|But export will refuse [\s\S]*?\sare:"
     r"|  \d+ rows?: .*|  \d+ rows? let through .*)\n(?:    .*\n)*",
     re.MULTILINE,
 )

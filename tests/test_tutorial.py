@@ -43,6 +43,12 @@ def test_a_tutorial_that_says_otherwise_is_found():
     assert comparable(counted) != comparable(counted.replace("11", "13"))
 
 
+def test_what_a_noisy_run_says_does_not_count_wherever_it_is_folded():
+    words = "tie (a/1 fwd): no config is faster than the untuned one beyond noise, so that one stays.\n"
+    for text in (words, words.replace(" stays", "\nstays"), words.replace(" that", "\n    that")):
+        assert comparable(f"before\n{text}after\n") == "before after"
+
+
 def test_every_block_of_output_of_the_tutorial_is_filled():
     assert "$ attn-tune explain" in PAGE
     assert "\n$ attn-tune sweep --from-misses" not in PAGE  # long, and shown nowhere

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import attn_tune
 from attn_tune.api.meshes.partition_specs import stable_spec
 from attn_tune.api.modes import Mode, mode_of
 from attn_tune.ops.fields.heads import expand_heads, repeat_kv_heads
@@ -216,3 +217,14 @@ def test_stable_spec():
         stable_spec(P("nowhere"), mesh=mesh, shape=(4,))
     with pytest.raises(UsageError, match="axis 7"):
         stable_spec(spec, [7])
+
+
+@pytest.mark.parametrize("far", [2**30, 2**31 - 1, 2**40])
+def test_a_window_beyond_what_positions_of_32_bits_can_add_hides_nothing(far):
+    assert MaskInfo(sliding_window=(far, 3)).window == (None, 3)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 20, 1, 8)), jnp.float32)
+    positions = jnp.arange(20)[None]
+    info = MaskInfo(q_positions=positions, kv_positions=positions, sliding_window=far)
+    np.testing.assert_array_equal(
+        attn_tune.flash_attention(x, x, x, mask_info=info), attn_tune.flash_attention(x, x, x)
+    )

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from attn_tune.ops.contract import Workload
 from attn_tune.ops.fields.arguments import check_array, check_not_empty
 from attn_tune.ops.fields.cache import CODES, JOINT, LATENT, LAYOUTS, SAME, axes, sizes_of
-from attn_tune.ops.fields.integers import as_integer, saturated
+from attn_tune.ops.fields.integers import as_integer, saturated, window_bound
 from attn_tune.schema.errors import UsageError, shown, unknown_name
 
 # Letters of the axes of a cache in declarations of calls.
@@ -203,7 +203,7 @@ def check_workload(workload: str, workloads: Iterable[Workload]) -> None:
 
 
 def check_window(window: int | None) -> int | None:
-    """The window; one that no position of int32 is outside of is as large as these reach.
+    """The window; one of 2**30 tokens or more hides nothing and is None.
 
     Raises:
       UsageError: no number of tokens, nor None.
@@ -211,7 +211,7 @@ def check_window(window: int | None) -> int | None:
     tokens = as_integer(window)
     if window is not None and (tokens is None or tokens < 0):
         raise UsageError(f"sliding_window must be a number of tokens, 0 or more, or None, got {shown(window)}")
-    return saturated(tokens)
+    return None if tokens is None else window_bound(tokens)
 
 
 def count_sequences(kv_lens: Any) -> int:

@@ -8,6 +8,8 @@ import numpy as np
 from attn_tune.schema.errors import UsageError, shown
 
 _INT32 = np.iinfo(np.int32)
+# Windows as long as this hide nothing: kernels add them to positions, in 32 bits.
+_ENDLESS = 2**30
 
 
 def as_integer(given: Any) -> int | None:
@@ -28,6 +30,11 @@ def positive_integer(name: str, given: Any) -> int:
     if number is None or number < 1:
         raise UsageError(f"{name} must be a positive integer, got {shown(given)}")
     return number
+
+
+def window_bound(tokens: int) -> int | None:
+    """One side of a window; None, which hides nothing, where it is 2**30 tokens or more."""
+    return tokens if tokens < _ENDLESS else None
 
 
 def saturated(given: Any) -> Any:

@@ -57,11 +57,11 @@ def make_operands(problem: Problem, direction: str, seed: int | Array) -> Operan
     Queries, keys, values and bias are standard normal. Odd seeds have some keys that are much longer, so that the
     running maximum of a row moves late and far, and in 16 bits the exponential of a logit would overflow; but not
     under a soft cap, near which it would show what kernels approximate, nor in the backward of float32 or of rounded
-    logits. A bias that differs by row is low for all keys of some rows there. Segments and positions are those of documents packed end to end, with padding at the end of the row, and
-    their offsets; without offsets odd seeds have two ids that take turns, both negative and far from zero, and
-    positions beyond 16 bits. Or, with lengths, that padding alone, whose keys and values are not numbers. Queries are
-    aligned with keys at the bottom right. Sinks are large enough to take a sizeable share of the softmax; of odd seeds
-    the first is none.
+    logits. But for these backwards some rows of a bias that differs by row are low. Segments and positions are those
+    of documents packed end to end, with padding at the end of the row, and their offsets; without offsets odd seeds
+    have two ids that take turns, both negative and far from zero, and positions beyond 16 bits. Or, with lengths, that
+    padding alone, whose keys and values are not numbers. Queries are aligned with keys at the bottom right. Sinks are
+    large enough to take a sizeable share of the softmax; of odd seeds the first is none.
     """
     q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, _ = _random_keys(seed)
     p, dtype = problem, jnp.dtype(problem.dtype)

@@ -43,7 +43,7 @@ class MaskInfo:
       q_segment_ids: ids of the queries; only equal ids attend. Padding is any pair of ids that never meet; the
         constructors write ``Q_PADDING`` and ``KV_PADDING``.
       kv_segment_ids: ids of the keys.
-      q_positions: positions of the queries, for ``causal`` and ``sliding_window``.
+      q_positions: positions of the queries, for ``causal`` and ``sliding_window``; with a window from -2**30 to 2**30.
       kv_positions: positions of the keys.
       q_lengths: the number of queries of each batch entry that count. ``from_lengths`` writes the lengths beside the
         segment ids that say the same; alone they mask nothing. Values stored beyond them may be infinite or NaN.
@@ -54,7 +54,7 @@ class MaskInfo:
       kv_offsets: the same of the keys.
       causal: a row sees its own position and those before it.
       sliding_window: ``(left, right)``: position ``p`` sees ``[p - left, p + right]``; None is unbounded. An integer
-        ``w`` is ``(w, w)``.
+        ``w`` is ``(w, w)``. 2**30 tokens or more hide nothing and become None.
 
     Raises:
       UsageError: the window is malformed.

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from attn_tune.ops.fields.integers import window_bound
 from attn_tune.schema.errors import UsageError, shown
 
 type Window = tuple[int | None, int | None]
 
 
 def window_of(value: int | tuple[int | None, int | None]) -> Window:
-    """``w`` or ``(left, right)`` as a pair.
+    """``w`` or ``(left, right)`` as a pair; a side of 2**30 tokens or more hides nothing and is None.
 
     Raises:
       UsageError: not an integer or a pair of them, or negative.
@@ -29,7 +30,7 @@ def window_of(value: int | tuple[int | None, int | None]) -> Window:
             continue
         if isinstance(bound, bool) or not isinstance(bound, int | np.integer) or bound < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise problem
-        bounds.append(int(bound))
+        bounds.append(window_bound(int(bound)))
     return (bounds[0], bounds[1])
 
 
