@@ -100,6 +100,19 @@ def test_creation_leaves_one_file_and_its_parents(tmp_path, empty_file):
         assert raw.execute("PRAGMA application_id").fetchone() == (0x41545455,)
 
 
+def test_a_file_that_another_process_completes_meanwhile_is_not_truncated(path, monkeypatch):
+    whole, size_of = path.read_bytes(), connections._size
+    path.write_bytes(whole[: len(whole) // 2])
+
+    def completed(path, suffix):
+        path.write_bytes(whole)
+        return size_of(path, suffix)
+
+    monkeypatch.setattr(connections, "_size", completed)
+    with Database.open(path) as database:
+        assert database.describe().counts["trial"] == 60
+
+
 @pytest.mark.parametrize("keep", [0.05, 0.3, 0.6, 0.95, 0.999])
 def test_a_truncated_file_is_refused(path, keep):
     data = path.read_bytes()

@@ -104,9 +104,12 @@ def check_header(path: Path) -> None:
         raise NoDataError(f"there is no database at {path}; a sweep makes one")
     if _open_files[_identity(info)] > 0:
         return
-    size = info.st_size
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
+        # While a journal is pending the file may rightly be short: SQLite completes it on opening. In this order: without
+        # one now, other processes have completed what the header says, and no size from before is held against it.
+        pending = any(_size(path, suffix) for suffix in ("-wal", "-journal"))
+        size = os.fstat(file.fileno()).st_size
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
         raise IntegrityError(f"{path} is not a SQLite database ({size} bytes)")
     (page_size,) = struct.unpack(">H", header[16:18])
@@ -121,8 +124,6 @@ def check_header(path: Path) -> None:
             "wrote it, or sweep into another database"
         )
     page_size = 65536 if page_size == 1 else page_size
-    # While a journal is pending the file may rightly be short: SQLite completes it on opening.
-    pending = any(_size(path, suffix) for suffix in ("-wal", "-journal"))
     if valid_for == change_counter and size < page_size * pages and not pending:
         raise IntegrityError(f"{path} is truncated: {size} bytes of {page_size * pages}; restore it from a copy")
 
@@ -198,8 +199,10 @@ def _begin(connection: sqlite3.Connection) -> None:
 
 
 def _size(path: Path, suffix: str) -> int:
-    side = path.with_name(path.name + suffix)
-    return side.stat().st_size if side.exists() else 0
+    try:
+        return path.with_name(path.name + suffix).stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _identity(info: os.stat_result) -> tuple[int, int]:
