@@ -14,6 +14,8 @@ MAX_LATENT, MAX_BESIDE = 512, 128
 MOST_SEQUENCES = 8192
 # Accumulators and one tile of logits, in float32 registers a thread, of 255 there are; some are spilled at the edges.
 MOST_ACCUMULATORS = 288
+# The tanh of these kernels is off by 1e-7 near zero, and the cap multiplies that: by 3e-5 in a logit at this one.
+MOST_SOFT_CAP = 1000.0
 
 
 class _Tile(NamedTuple):
@@ -41,6 +43,8 @@ def refuses_problem(problem: Any, device: Device, read: str) -> str | None:
     for name, width in (("h", problem.head_dim), ("v", problem.v_head_dim)):
         if width > most[name]:
             return f"{name}={width} is above {most[name]}: an accumulator of one tile does not fit the registers"
+    if problem.soft_cap is not None and problem.soft_cap > MOST_SOFT_CAP:
+        return f"soft_cap={problem.soft_cap:g} is above {MOST_SOFT_CAP:g}: its tanh loses digits of small logits"
     if problem.batch > MOST_SEQUENCES:
         return f"b={problem.batch} is above {MOST_SEQUENCES}: every program reads the {read} of all sequences"
     if problem.layout == LATENT and not certainly_fits(problem, device, _SMALLEST):
