@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from attn_tune.devices.identity import device_from_kind
-from attn_tune.kernels.flash_attention._splash.config import DqLaunch, ForwardLaunch
+from attn_tune.kernels.flash_attention._splash.config import DkvLaunch, DqLaunch, ForwardLaunch, FusedLaunch
 from attn_tune.kernels.flash_attention._splash.schedule import Schedule
+from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes
 from attn_tune.kernels.flash_attention.pallas_tpu_flash import SPEC as FLASH
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import DkvConfig, ForwardConfig
 from attn_tune.kernels.flash_attention.pallas_tpu_splash import SPEC as SPLASH
 from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused import SPEC as FUSED
 from attn_tune.kernels.lang.pallas_tpu.launch_results import launch_results
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
+from attn_tune.kernels.lang.pallas_tpu.scalars import table_bytes
 from attn_tune.ops.flash_attention.features import samples
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.schema.errors import UnsupportedError, UsageError
@@ -64,6 +66,39 @@ def test_tables_that_scalar_memory_cannot_hold_are_refused():
     assert "scalar memory" in SPLASH.searches["fwd"].infeasible(ON_TPU["long"], V6E, small)
     whole = dataclasses.replace(ON_TPU["long"], causal=False)
     assert SPLASH.searches["fwd"].infeasible(whole, V6E, small) is None
+
+
+@pytest.mark.parametrize("name", ["causal", "causal_longer_keys", "window", "causal_window", "segments"])
+@pytest.mark.parametrize(("lengths", "blocks"), [((9000, 9100), (128, 256)), ((300, 20000), (128, 128))])
+def test_tables_are_counted_as_they_lie_in_scalar_memory(name, lengths, blocks):
+    p = dataclasses.replace(PROBLEMS[name], batch=3, q_len=lengths[0], kv_len=lengths[1])
+    schedule = Schedule(problem=p, block_q=blocks[0], block_kv=blocks[1])
+    sizes = {"block_q": blocks[0], "block_kv": blocks[1]}
+    for launch, info in (
+        (DqLaunch(**sizes), schedule.by_rows()),
+        (DkvLaunch(**sizes, block_kv_compute=128), schedule.by_columns(shrink=True)),
+        (FusedLaunch(**sizes, block_kv_compute=128), schedule.by_columns(shrink=False)),
+    ):
+        tables = [table for table in (info.block_mask, info.data_next) if table is not None]
+        exact = sum(table_bytes(*table.shape[1:], table.dtype.itemsize) for table in tables)
+        # A window's bound is a block or two above what a block sees.
+        assert exact <= smem_bytes(p, launch) <= max(1.5 * exact, exact + 8 * 128 * 128)
+
+
+def test_rows_of_scalars_fill_lanes():
+    # As libtpu allocated them.
+    assert table_bytes(3, 900, 1) == table_bytes(4, 1024, 1) == 4096
+    assert table_bytes(1, 700, 2) == 2 * 768 * 2
+    assert table_bytes(33, 900, 4) == 40 * 1024 * 4
+
+
+def test_a_window_over_a_million_tokens_is_no_larger_a_table():
+    long = dataclasses.replace(ON_TPU["long"], q_len=1 << 20, kv_len=1 << 20)
+    windowed = dataclasses.replace(long, window=(4096, None))
+    for kind in ("fwd", "bwd"):
+        search = SPLASH.searches[kind]
+        assert "scalar memory" in search.infeasible(long, V6E, search.heuristic(long, V6E))
+        assert search.infeasible(windowed, V6E, search.heuristic(windowed, V6E)) is None
 
 
 def test_a_part_is_refused_by_its_name():

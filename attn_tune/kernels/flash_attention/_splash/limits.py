@@ -5,11 +5,10 @@ from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_byte
 from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
-    MIB,
-    SMEM_BYTES,
     limit_reason,
     round_up,
 )
+from attn_tune.kernels.lang.pallas_tpu.scalars import refuses_visits
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -38,10 +37,7 @@ def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
         return reason
     if reason := limit_reason(device, vmem_bytes(problem, launch), launch.vmem_limit_kib):
         return reason
-    scalars = smem_bytes(problem, launch)
-    if scalars > SMEM_BYTES:
-        return f"its tables of visited blocks take {scalars / MIB:.1f} MiB of scalar memory; there is 1 MiB"
-    return None
+    return refuses_visits(smem_bytes(problem, launch))
 
 
 def _block_reason(problem: Problem, launch: Launch) -> str | None:

@@ -10,6 +10,7 @@ from attn_tune.kernels.flash_attention._splash.config import (
 )
 from attn_tune.kernels.flash_attention._splash.extent import Extent, table_itemsize
 from attn_tune.kernels.lang.pallas_tpu.memory import LANES, SUBLANES, tiled_bytes
+from attn_tune.kernels.lang.pallas_tpu.scalars import table_bytes
 from attn_tune.ops.flash_attention.problem import Problem
 
 _FLOAT32 = 4
@@ -26,14 +27,25 @@ def vmem_bytes(problem: Problem, launch: Launch) -> int:
 
 
 def smem_bytes(problem: Problem, launch: Launch) -> int:
-    """Scalar memory of the tables of visited blocks; both are prefetched whole."""
+    """Scalar memory of the tables of visited blocks, prefetched whole: never below what ``Schedule`` makes of them."""
     extent = Extent(problem=problem, block_q=launch.block_q, block_kv=launch.block_kv)
     if not extent.is_masked and extent.sequences == 1:
         return 0
-    rows = extent.sequences * extent.q_len // launch.block_q
-    cols = extent.sequences * extent.kv_len // launch.block_kv
-    widest = max(rows, cols)
-    return rows * cols * (1 + table_itemsize(widest))
+    rows, cols = extent.q_len // launch.block_q, extent.kv_len // launch.block_kv
+    shape, largest = (extent.sequences * rows, extent.sequences * cols), extent.sequences * rows
+    if isinstance(launch, ForwardLaunch | DqLaunch):
+        shape, largest = (shape[0], _most_seen(extent, cols, launch.block_q, launch.block_kv)), shape[1]
+    elif not isinstance(launch, FusedLaunch):
+        shape = (_most_seen(extent, rows, launch.block_kv, launch.block_q), shape[1])
+    return table_bytes(*shape, 1) + table_bytes(*shape, table_itemsize(largest - 1))
+
+
+def _most_seen(extent: Extent, count: int, block: int, other: int) -> int:
+    """A bound on the blocks of ``other`` tokens, of ``count``, that a block of the other side sees in a sequence."""
+    left, right = extent.problem.bounds
+    if left is None or right is None:
+        return count
+    return min(count, -(-(block + left + right - 1) // other) + 1)
 
 
 def _operand_bytes(problem: Problem, launch: Launch) -> int:
