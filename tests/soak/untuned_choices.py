@@ -8,8 +8,8 @@ Problems are points of all grids, as they are and in float32, of which each shap
 once, in an order of the seed; or such as ``random_problems`` makes. Kernels of Triton, Gluon among them, are compiled
 to machine code, which fails where one block needs more shared memory, registers or columns of tensor memory than a GPU
 of that family has. Those of Pallas for TPU are compiled by libtpu, which fails where blocks need more VMEM, or tables
-more scalar memory, than their limits foresee. A program that is too large for the memory of a whole TPU is counted
-apart: there the call is too large, and not its config.
+more scalar memory, than their limits foresee. A program that is too large for the memory of a whole TPU, with XLA's
+kernel too, is counted apart: there the call is too large, and not its config.
 """
 
 import argparse
@@ -102,7 +102,12 @@ def outcome(case: Case) -> tuple[str, str]:
         return "compiled", ""
     # Behind the first lines libtpu lists all that it allocates.
     found = f"{case}: {choice.spec.id} {choice.answer.config}: {error.partition('\n\n')[0]}"
-    return ("too large for the device" if _NO_HBM in error else "failed"), found
+    if _NO_HBM in error:
+        plain = choose(case.op, case.direction, case.problem, device=device, kernel="xla")
+        if _compile_tpu(case, plain) is not None:
+            return "too large for the device", found
+        found += "\nXLA's kernel fits"
+    return "failed", found
 
 
 def _compile_triton(case: Case, choice: Choice) -> str | None:

@@ -20,6 +20,7 @@ from attn_tune.kernels.lang.pallas_tpu.scalars import table_bytes
 from attn_tune.ops.flash_attention.features import samples
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.ops.registry import get_op
+from attn_tune.runtime.lookup.dispatch import choose
 from attn_tune.schema.errors import UnsupportedError, UsageError
 from tests.kernels.flash_attention import dense_numpy
 from tests.ops.cases import ON_TPU
@@ -132,6 +133,22 @@ def test_a_window_over_a_million_tokens_is_no_larger_a_table():
         search = SPLASH.searches[kind]
         assert "scalar memory" in search.infeasible(long, V6E, search.heuristic(long, V6E))
         assert search.infeasible(windowed, V6E, search.heuristic(windowed, V6E)) is None
+
+
+def test_a_mask_is_left_to_xla_where_it_would_fill_memory():
+    # Compiled for v5e, its backward took 142 GiB, XLA's fitted.
+    p = dataclasses.replace(
+        LLAMA, batch=8, q_len=8192, kv_len=8192, num_q_heads=32, num_kv_heads=8, causal=False, mask_dims="b11s"
+    )
+    reason = FLASH.unsupported(p, "bwd", V6E)
+    assert "64.0 GiB, of which bwd has 3: more than half of the 32 GiB of tpu-v6e" in reason
+    assert choose("flash_attention", "bwd", p, device=V6E).spec.name == "xla"
+    short = dataclasses.replace(p, batch=1, q_len=2048, kv_len=2048)
+    assert FLASH.unsupported(short, "bwd", V6E) is None
+    # A backward has the gradient of it too.
+    between = dataclasses.replace(p, batch=2, q_len=4096, kv_len=4096)
+    assert FLASH.unsupported(dataclasses.replace(between, batch=3), "fwd", V6E) is None
+    assert FLASH.unsupported(dataclasses.replace(between, batch=3), "bwd", V6E) is not None
 
 
 def test_a_part_is_refused_by_its_name():
