@@ -17,6 +17,7 @@ from attn_tune.kernels.lang.pallas_tpu.launch_results import launch_results
 from attn_tune.kernels.lang.pallas_tpu.memory import limit_of
 from attn_tune.kernels.lang.pallas_tpu.rewrite import rewritten
 from attn_tune.kernels.lang.pallas_tpu.scalars import table_bytes
+from attn_tune.ops.flash_attention import problem as dense
 from attn_tune.ops.flash_attention.features import samples
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.ops.registry import get_op
@@ -126,13 +127,19 @@ def test_rows_of_scalars_fill_lanes():
     assert table_bytes(33, 900, 4) == 40 * 1024 * 4
 
 
-def test_a_window_over_a_million_tokens_is_no_larger_a_table():
+def test_tables_of_millions_of_tokens_fit_where_blocks_are_large_or_a_window_hides_most():
     long = dataclasses.replace(ON_TPU["long"], q_len=1 << 20, kv_len=1 << 20)
-    windowed = dataclasses.replace(long, window=(4096, None))
+    longer = dataclasses.replace(long, q_len=1 << 21, kv_len=1 << 21)
+    windowed = dataclasses.replace(longer, window=(4096, None))
     for kind in ("fwd", "bwd"):
         search = SPLASH.searches[kind]
-        assert "scalar memory" in search.infeasible(long, V6E, search.heuristic(long, V6E))
-        assert search.infeasible(windowed, V6E, search.heuristic(windowed, V6E)) is None
+        assert "scalar memory" in search.infeasible(longer, V6E, search.heuristic(longer, V6E))
+        found = search.heuristic(long, V6E)
+        assert search.infeasible(long, V6E, found) is None
+        assert (found if kind == "fwd" else found.dkv).block_q == 2048
+        found = search.heuristic(windowed, V6E)
+        assert search.infeasible(windowed, V6E, found) is None
+        assert (found if kind == "fwd" else found.dkv).block_q == 1024
 
 
 def test_a_mask_is_left_to_xla_where_it_would_fill_memory():
@@ -141,7 +148,7 @@ def test_a_mask_is_left_to_xla_where_it_would_fill_memory():
         LLAMA, batch=8, q_len=8192, kv_len=8192, num_q_heads=32, num_kv_heads=8, causal=False, mask_dims="b11s"
     )
     reason = FLASH.unsupported(p, "bwd", V6E)
-    assert "64.0 GiB, of which bwd has 3: more than half of the 32 GiB of tpu-v6e" in reason
+    assert "all pairs in memory, 3 times 64.0 GiB: more than half of the 32 GiB of tpu-v6e" in reason
     assert choose("flash_attention", "bwd", p, device=V6E).spec.name == "xla"
     short = dataclasses.replace(p, batch=1, q_len=2048, kv_len=2048)
     assert FLASH.unsupported(short, "bwd", V6E) is None
@@ -149,6 +156,20 @@ def test_a_mask_is_left_to_xla_where_it_would_fill_memory():
     between = dataclasses.replace(p, batch=2, q_len=4096, kv_len=4096)
     assert FLASH.unsupported(dataclasses.replace(between, batch=3), "fwd", V6E) is None
     assert FLASH.unsupported(dataclasses.replace(between, batch=3), "bwd", V6E) is not None
+
+
+def test_a_fused_backward_is_refused_where_its_shares_would_fill_memory():
+    # Compiled for v5p: 129.8 GiB.
+    long = dense.Problem(
+        batch=1, q_len=1 << 20, kv_len=1 << 20, num_q_heads=1, num_kv_heads=1, head_dim=128, v_head_dim=128, causal=True
+    )
+    v5p, search = TARGETS[2], FUSED.searches["bwd"]
+    launch = FusedLaunch(block_q=2048, block_kv=2048, block_kv_compute=512, vmem_limit_kib=32 * 1024)
+    reason = search.infeasible(long, v5p, launch)
+    assert "a query gradient of each of 512 blocks of keys in memory, 128.0 GiB: more than half of the 95 GiB" in reason
+    assert choose("flash_attention", "bwd", long, device=v5p).spec.name == "pallas_tpu_flash"
+    short = dataclasses.replace(long, q_len=1 << 16, kv_len=1 << 16)
+    assert search.infeasible(short, v5p, search.heuristic(short, v5p)) is None
 
 
 def test_a_part_is_refused_by_its_name():

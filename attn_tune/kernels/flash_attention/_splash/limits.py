@@ -1,7 +1,9 @@
 """Problems and devices that splash attention does not support, and launches that do not fit."""
 
-from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
-from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_bytes
+from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, FusedLaunch, Launch
+from attn_tune.kernels.flash_attention._splash.extent import Extent
+from attn_tune.kernels.flash_attention._splash.vmem import itemsize, smem_bytes, vmem_bytes
+from attn_tune.kernels.lang.pallas_tpu.device_memory import refuses_array
 from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
@@ -37,7 +39,18 @@ def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
         return reason
     if reason := limit_reason(device, vmem_bytes(problem, launch), launch.vmem_limit_kib):
         return reason
-    return refuses_visits(smem_bytes(problem, launch))
+    if reason := refuses_visits(smem_bytes(problem, launch)):
+        return reason
+    return _shares_reason(problem, device, launch) if isinstance(launch, FusedLaunch) else None
+
+
+def _shares_reason(problem: Problem, device: Device, launch: FusedLaunch) -> str | None:
+    """Each block of keys leaves a share of the query gradient."""
+    extent = Extent(problem=problem, block_q=launch.block_q, block_kv=launch.block_kv)
+    rows, shares = extent.sequences * extent.q_len, extent.sequences * extent.kv_len // launch.block_kv
+    heads = problem.num_q_heads * problem.batch // extent.sequences
+    size = shares * heads * rows * round_up(problem.head_dim, LANES) * itemsize(problem)
+    return refuses_array(device, f"a query gradient of each of {shares} blocks of keys", size, 1)
 
 
 def _block_reason(problem: Problem, launch: Launch) -> str | None:

@@ -19,8 +19,9 @@ from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, limit_rea
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-# The untuned choice takes the first of these that fits; products of more than 512 columns gain nothing.
-_PREFERRED, _PREFERRED_COMPUTE = (1024, 512, 256, 128), 512
+# The untuned choice takes the first of these that fits; products of more than 512 columns gain nothing. The second has
+# a table of visited blocks for a million tokens, which the first has not.
+_PREFERRED, _PREFERRED_COMPUTE = (1024, 2048, 512, 256, 128), 512
 
 
 def candidates[T: Launch](kind: type[T], problem: Problem, device: Device) -> tuple[T, ...]:
@@ -36,7 +37,7 @@ def candidates[T: Launch](kind: type[T], problem: Problem, device: Device) -> tu
 
 
 def heuristic[T: Launch](kind: type[T], problem: Problem, device: Device) -> T:
-    """The largest square block up to 1024 that fits, all operands as they come."""
+    """The largest square block up to 1024 that fits, or a larger one; all operands as they come."""
     launch = None
     for block in _PREFERRED:
         q, kv = (min(block, round_up(n, LANES)) for n in (problem.q_len, problem.kv_len))

@@ -7,6 +7,7 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
 )
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
+from attn_tune.kernels.lang.pallas_tpu.device_memory import refuses_array
 from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
@@ -16,10 +17,7 @@ from attn_tune.kernels.lang.pallas_tpu.memory import (
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-# GiB of memory of one device of each generation. Half of it may go to the bias, which for a mask that spans few axes is
-# far larger than what the caller has: XLA's kernel reads that as it is, and a call must not end in what it would do.
-_MEMORY_GIB = {"v4": 32, "v5e": 16, "v5p": 95, "v6e": 32, "v7x": 96}
-# Copies of it that are alive at once: as it is computed and padded, and of a backward its gradient.
+# Copies of the bias that are alive at once: as it is computed and padded, and of a backward its gradient.
 _BIAS_COPIES = {"fwd": 2, "bwd": 3}
 
 
@@ -46,13 +44,8 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
 
 def _bias_reason(problem: Problem, direction: str, device: Device) -> str | None:
     frame = Frame(problem=problem, block_q=LANES, block_k=LANES)
-    gib = 4 * problem.batch * problem.num_q_heads * frame.q_len * frame.kv_len / 2**30
-    if 2 * _BIAS_COPIES[direction] * gib <= _MEMORY_GIB[device.family]:
-        return None
-    return (
-        f"it takes a bias or mask as one float32 array of all pairs, {gib:.1f} GiB, of which {direction} has "
-        f"{_BIAS_COPIES[direction]}: more than half of the {_MEMORY_GIB[device.family]} GiB of {device}"
-    )
+    size = 4 * problem.batch * problem.num_q_heads * frame.q_len * frame.kv_len
+    return refuses_array(device, "a bias or mask as one float32 array of all pairs", size, _BIAS_COPIES[direction])
 
 
 def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
