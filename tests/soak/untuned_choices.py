@@ -8,8 +8,8 @@ Problems are points of all grids, as they are and in float32, of which each shap
 once, in an order of the seed; or such as ``random_problems`` makes. Kernels of Triton, Gluon among them, are compiled
 to machine code, which fails where one block needs more shared memory, registers or columns of tensor memory than a GPU
 of that family has. Those of Pallas for TPU are compiled by libtpu, which fails where blocks need more VMEM, or tables
-more scalar memory, than their limits foresee. A program that is too large for the memory of a whole TPU, with XLA's
-kernel too, is counted apart: there the call is too large, and not its config.
+more scalar memory, than their limits foresee. A program that is too large for the memory of a whole TPU is counted
+apart where its arrays are large, or XLA's kernel does not fit either: there the call is too large, and not its config.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import dataclasses
 import itertools
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -37,7 +38,9 @@ KINDS = ("nvidia-a100-sxm4-80gb", "nvidia-l40s", "nvidia-h100-sxm5", "nvidia-b20
 # Fields that decide how many programs there are, and not what one of them holds.
 SIZES = ("batch", "q_len", "kv_len")
 # What libtpu says of a program, and not of its blocks.
-_NO_HBM = "CompileTimeHbmOom"
+_NO_MEMORY = re.compile(r"CompileTimeHbmOom.* available HBM \(([\d.]+)G\)", re.DOTALL)
+# A call that reads and writes this part of the memory is itself too large: copies of its arrays may not fit.
+_LARGE = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,9 +105,10 @@ def outcome(case: Case) -> tuple[str, str]:
         return "compiled", ""
     # Behind the first lines libtpu lists all that it allocates.
     found = f"{case}: {choice.spec.id} {choice.answer.config}: {error.partition('\n\n')[0]}"
-    if _NO_HBM in error:
+    if short := _NO_MEMORY.search(error):
+        is_large = get_op(case.op).bytes_moved(case.problem, case.direction) > _LARGE * float(short[1]) * 2**30
         plain = choose(case.op, case.direction, case.problem, device=device, kernel="xla")
-        if _compile_tpu(case, plain) is not None:
+        if is_large or _compile_tpu(case, plain) is not None:
             return "too large for the device", found
         found += "\nXLA's kernel fits"
     return "failed", found
