@@ -1,6 +1,6 @@
 """Problems and devices that splash attention does not support, and launches that do not fit."""
 
-from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, FusedLaunch, Launch
+from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
 from attn_tune.kernels.flash_attention._splash.extent import Extent
 from attn_tune.kernels.flash_attention._splash.vmem import itemsize, smem_bytes, vmem_bytes
 from attn_tune.kernels.lang.pallas_tpu.device_memory import refuses_array
@@ -13,6 +13,9 @@ from attn_tune.kernels.lang.pallas_tpu.memory import (
 from attn_tune.kernels.lang.pallas_tpu.scalars import refuses_visits
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
+
+# Keys of a block that the untuned fused backward prefers.
+_SHARE = 1024
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
@@ -39,15 +42,15 @@ def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
         return reason
     if reason := limit_reason(device, vmem_bytes(problem, launch), launch.vmem_limit_kib):
         return reason
-    if reason := refuses_visits(smem_bytes(problem, launch)):
+    return refuses_visits(smem_bytes(problem, launch))
+
+
+def unsupported_fused(problem: Problem, direction: str, device: Device) -> str | None:
+    """The same of the fused backward, where each block of keys leaves a share of the query gradient."""
+    if reason := unsupported(problem, direction, device):
         return reason
-    return _shares_reason(problem, device, launch) if isinstance(launch, FusedLaunch) else None
-
-
-def _shares_reason(problem: Problem, device: Device, launch: FusedLaunch) -> str | None:
-    """Each block of keys leaves a share of the query gradient."""
-    extent = Extent(problem=problem, block_q=launch.block_q, block_kv=launch.block_kv)
-    rows, shares = extent.sequences * extent.q_len, extent.sequences * extent.kv_len // launch.block_kv
+    extent = Extent(problem=problem, block_q=LANES, block_kv=_SHARE)
+    rows, shares = extent.sequences * extent.q_len, extent.sequences * extent.kv_len // _SHARE
     heads = problem.num_q_heads * problem.batch // extent.sequences
     size = shares * heads * rows * round_up(problem.head_dim, LANES) * itemsize(problem)
     return refuses_array(device, f"a query gradient of each of {shares} blocks of keys", size, 1)
