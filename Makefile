@@ -77,6 +77,8 @@ test-fast: $(VENV)/.installed-dev
 soak: $(VENV)/.installed-dev
 	for script in kill_database kill_sweeps crowd fuzz_packs untuned_choices; do \
 		$(BIN)/python -m tests.soak.$$script --seconds $(SOAK_S) || exit 1; done
+	$(BIN)/python -m tests.soak.untuned_choices --tpu --seconds $(SOAK_S)
+	$(BIN)/python -m tests.soak.untuned_choices --tpu --random --seconds $(SOAK_S)
 	$(BIN)/python -m tests.soak.fault_battery
 	$(BIN)/python -m tests.soak.ray_node_loss
 

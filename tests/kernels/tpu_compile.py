@@ -5,22 +5,23 @@ A script because libtpu wants a process of its own: it takes a lock of the whole
 
 import json
 import sys
+from typing import Any
 
 import jax
-from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
 from attn_tune.devices.identity import device_from_kind
 from attn_tune.kernels.registry import get_kernel
+from attn_tune.kernels.spec import Search
 from attn_tune.ops.block_sparse_attention import problem as sparse
 from attn_tune.ops.contract import load
 from attn_tune.ops.flash_attention import problem as attention
 from attn_tune.ops.paged_decode import problem as decoding
 from attn_tune.ops.ragged_paged import problem as ragged
 from attn_tune.ops.registry import get_op
-from attn_tune.tuner.offline.compilers.tpu import seeming
+from attn_tune.tuner.offline.compilers.tpu import seeming, target_device
+from attn_tune.tuner.offline.target import TOPOLOGIES
 
-TOPOLOGIES = {"tpu-v5e": "v5e:2x2", "tpu-v6e": "v6e:1x1"}
 _CACHE = {"num_q_heads": 8, "num_kv_heads": 2, "head_dim": 128, "v_head_dim": 128, "page_size": 16, "has_sinks": True}
 # The last are by kernel, for their layouts differ.
 PROBLEMS = {
@@ -57,23 +58,28 @@ def compiled(kernel: str, direction: str, target: str) -> str:
     """``"compiled"``, or the compiler's error."""
     spec, device = get_kernel(kernel), device_from_kind(target)
     problem = PROBLEMS.get(kernel) or PROBLEMS[spec.op]
-    search, make_inputs = spec.searches[direction], load(get_op(spec.op).inputs)
+    search = spec.searches[direction]
     assert spec.unsupported(problem, direction, device) is None
     config = search.heuristic(problem, device)
-    topology = topologies.get_topology_desc(topology_name=TOPOLOGIES[target], platform="tpu")
-    sharding = SingleDeviceSharding(topology.devices[0])
+    return compile_error(spec.op, problem, search, config, direction=direction, target=target) or "compiled"
+
+
+def compile_error(op: str, problem: Any, search: Search, config: Any, *, direction: str, target: str) -> str | None:
+    """The error of Mosaic or of the compiler at a kernel's call with a config, of inputs as the op makes them."""
+    device, make_inputs, call = target_device(TOPOLOGIES[target]), load(get_op(op).inputs), load(search.call)
+    sharding = SingleDeviceSharding(device)
     inputs = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         jax.eval_shape(lambda seed: make_inputs(problem, direction, seed), 0),
     )
-    call = load(search.call)
-    with seeming(topology.devices[0]):
-        lowered = jax.jit(lambda x: call(problem, config, x)).trace(inputs).lower(lowering_platforms=("tpu",))
     try:
+        with seeming(device):
+            traced = jax.jit(lambda x: call(problem, config, x)).trace(inputs)
+            lowered = traced.lower(lowering_platforms=("tpu",))
         lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        return str(error)
-    return "compiled"
+    except Exception as error:  # Of JAX's kernels and of Mosaic's lowering, each of another type.
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 if __name__ == "__main__":

@@ -73,3 +73,10 @@ def test_a_launch_that_is_no_part_of_a_block_is_infeasible():
     wide = dataclasses.replace(FORWARD, block_kv=256)
     assert "divides the mask's block of 128" in SPEC.searches["fwd"].infeasible(SMALL, V5E, wide)
     assert SPEC.searches["fwd"].infeasible(SMALL, V5E, FORWARD) is None
+
+
+def test_tables_of_many_heads_with_few_blocks_fill_lanes_of_scalar_memory():
+    # Compiled for a TPU: libtpu allocated 1.25 MiB for the larger of both tables.
+    heads = dataclasses.replace(SMALL, batch=8, q_len=10000, num_q_heads=16, mask_block_q=256, block_dims="b1")
+    assert "1.9 MiB of scalar memory" in SPEC.unsupported(heads, "fwd", V5E)
+    assert SPEC.unsupported(dataclasses.replace(heads, batch=2), "fwd", V5E) is None

@@ -124,6 +124,13 @@ def test_a_table_that_scalar_memory_cannot_hold_is_refused_with_the_numbers(spec
         assert spec.unsupported(dataclasses.replace(long, window=4096), "fwd", V6E) is None
 
 
+def test_one_long_sequence_has_a_table_of_one_row():
+    # Compiled for v4, v5e and 7x: one, two and three sequences, the last of 64000 pages.
+    for batch, length, fits in ((1, 2**20, True), (2, 2**20, True), (3, 1_024_000, True), (5, 2**19, False)):
+        long = dataclasses.replace(LLAMA_RAGGED, batch=batch, kv_len=length, page_size=16)
+        assert (RAGGED.unsupported(long, "fwd", V6E) is None) == fits
+
+
 @pytest.mark.parametrize("spec", [PAGED, RAGGED], ids=lambda spec: spec.name)
 def test_a_table_that_is_wider_than_the_problem_tells_is_refused_where_it_is_traced(spec):
     problem = dataclasses.replace(TINY, batch=256, layout="interleaved" if spec is RAGGED else "head_first")

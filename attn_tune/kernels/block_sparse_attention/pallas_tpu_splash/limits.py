@@ -4,18 +4,17 @@ from attn_tune.kernels.block_sparse_attention.pallas_tpu_splash.config import Dk
 from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
-    MIB,
-    SMEM_BYTES,
     SUBLANES,
     limit_reason,
     tiled_bytes,
 )
+from attn_tune.kernels.lang.pallas_tpu.scalars import refuses_visits, table_bytes
 from attn_tune.ops.block_sparse_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 _FLOAT32 = 4
-# Both tables of visited blocks, in entries of 8 and of 16 bits.
-_TABLE_ENTRY = 3
+# Bytes of an entry of each table of visited blocks.
+_TABLE_ENTRIES = (1, 2)
 # Of one step's logits as the compiler keeps them: of a forward, of a backward, and more with a soft cap.
 _COPIES, _GRADIENT_COPIES, _CAP_COPIES = 1.0, 1.5, 1.0
 
@@ -32,10 +31,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         return f"its blocks have at least {LANES} rows and keys, those of the mask fewer"
     if problem.has_segments and problem.batch > 1:
         return "it has one row of segment ids; call it for one sequence at a time"
-    entries = _tables(problem) * _entries(problem, problem.mask_block_q, problem.mask_block_k)
-    if entries * _TABLE_ENTRY > SMEM_BYTES:
-        return f"its tables of visited blocks take {entries * _TABLE_ENTRY / MIB:.1f} MiB of scalar memory of 1 MiB"
-    return None
+    return refuses_visits(smem_bytes(problem, problem.mask_block_q, problem.mask_block_k))
 
 
 def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
@@ -46,10 +42,16 @@ def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
     ):
         if whole % block or block % LANES:
             return f"{name}={block} is no multiple of {LANES} that divides the mask's block of {whole}"
-    scalars = _tables(problem) * _entries(problem, launch.block_q, launch.block_kv) * _TABLE_ENTRY
-    if scalars > SMEM_BYTES:
-        return f"its tables of visited blocks take {scalars / MIB:.1f} MiB of scalar memory; there is 1 MiB"
+    if reason := refuses_visits(smem_bytes(problem, launch.block_q, launch.block_kv)):
+        return reason
     return limit_reason(device, vmem_bytes(problem, launch), launch.vmem_limit_kib)
+
+
+def smem_bytes(problem: Problem, block_q: int, block_kv: int) -> int:
+    """Scalar memory of both tables of visited blocks, those of all heads where each has its own; prefetched whole."""
+    rows, columns = -(-problem.q_len // block_q), -(-problem.kv_len // block_kv)
+    tables = 1 if problem.block_dims == "11" else problem.batch * problem.num_q_heads
+    return tables * sum(table_bytes(rows, columns, itemsize) for itemsize in _TABLE_ENTRIES)
 
 
 def vmem_bytes(problem: Problem, launch: Launch) -> int:
@@ -67,12 +69,3 @@ def vmem_bytes(problem: Problem, launch: Launch) -> int:
     copies += _CAP_COPIES if problem.soft_cap is not None else 0
     columns = getattr(launch, "block_kv_compute", kv)
     return 2 * (tokens + rows + numbers) + sums + numbers + int(copies * tiled_bytes(q, columns, _FLOAT32))
-
-
-def _tables(problem: Problem) -> int:
-    """Heads with a table of their own: all sequences' heads, or one for all."""
-    return 1 if problem.block_dims == "11" else problem.batch * problem.num_q_heads
-
-
-def _entries(problem: Problem, block_q: int, block_kv: int) -> int:
-    return -(-problem.q_len // block_q) * -(-problem.kv_len // block_kv)

@@ -1,17 +1,21 @@
 """Problems and devices that splash attention does not support, and launches that do not fit."""
 
 from attn_tune.kernels.flash_attention._splash.config import SEQ_MINOR, ForwardLaunch, Launch
-from attn_tune.kernels.flash_attention._splash.vmem import smem_bytes, vmem_bytes
+from attn_tune.kernels.flash_attention._splash.extent import Extent
+from attn_tune.kernels.flash_attention._splash.vmem import itemsize, smem_bytes, vmem_bytes
+from attn_tune.kernels.lang.pallas_tpu.device_memory import refuses_array
 from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
-    MIB,
-    SMEM_BYTES,
     limit_reason,
     round_up,
 )
+from attn_tune.kernels.lang.pallas_tpu.scalars import refuses_visits
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
+
+# Keys of a block that the untuned fused backward prefers.
+_SHARE = 1024
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
@@ -38,10 +42,18 @@ def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:
         return reason
     if reason := limit_reason(device, vmem_bytes(problem, launch), launch.vmem_limit_kib):
         return reason
-    scalars = smem_bytes(problem, launch)
-    if scalars > SMEM_BYTES:
-        return f"its tables of visited blocks take {scalars / MIB:.1f} MiB of scalar memory; there is 1 MiB"
-    return None
+    return refuses_visits(smem_bytes(problem, launch))
+
+
+def unsupported_fused(problem: Problem, direction: str, device: Device) -> str | None:
+    """The same of the fused backward, where each block of keys leaves a share of the query gradient."""
+    if reason := unsupported(problem, direction, device):
+        return reason
+    extent = Extent(problem=problem, block_q=LANES, block_kv=_SHARE)
+    rows, shares = extent.sequences * extent.q_len, extent.sequences * extent.kv_len // _SHARE
+    heads = problem.num_q_heads * problem.batch // extent.sequences
+    size = shares * heads * rows * round_up(problem.head_dim, LANES) * itemsize(problem)
+    return refuses_array(device, f"a query gradient of each of {shares} blocks of keys", size, 1)
 
 
 def _block_reason(problem: Problem, launch: Launch) -> str | None:

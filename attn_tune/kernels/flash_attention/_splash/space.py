@@ -13,14 +13,15 @@ from attn_tune.kernels.flash_attention._splash.config import (
     Launch,
 )
 from attn_tune.kernels.flash_attention._splash.limits import infeasible
-from attn_tune.kernels.flash_attention._splash.vmem import vmem_bytes
+from attn_tune.kernels.flash_attention._splash.vmem import expected_bytes, vmem_bytes
 from attn_tune.kernels.lang.pallas_tpu import knobs
-from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, round_up
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, limit_reason, round_up
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-# The untuned choice takes the first of these that fits; products of more than 512 columns gain nothing.
-_PREFERRED, _PREFERRED_COMPUTE = (1024, 512, 256, 128), 512
+# The untuned choice takes the first of these that fits; products of more than 512 columns gain nothing. The second has
+# a table of visited blocks for a million tokens, which the first has not.
+_PREFERRED, _PREFERRED_COMPUTE = (1024, 2048, 512, 256, 128), 512
 
 
 def candidates[T: Launch](kind: type[T], problem: Problem, device: Device) -> tuple[T, ...]:
@@ -36,7 +37,7 @@ def candidates[T: Launch](kind: type[T], problem: Problem, device: Device) -> tu
 
 
 def heuristic[T: Launch](kind: type[T], problem: Problem, device: Device) -> T:
-    """The largest square block up to 1024 that fits, all operands as they come."""
+    """The largest square block up to 1024 that fits, or a larger one; all operands as they come."""
     launch = None
     for block in _PREFERRED:
         q, kv = (min(block, round_up(n, LANES)) for n in (problem.q_len, problem.kv_len))
@@ -44,15 +45,16 @@ def heuristic[T: Launch](kind: type[T], problem: Problem, device: Device) -> T:
         if issubclass(kind, ComputedLaunch):
             computed = {"block_kv_compute": _largest_divisor(kv, _PREFERRED_COMPUTE)}
         launch = with_limit(problem, device, kind(block_q=q, block_kv=kv, **computed))
-        if infeasible(problem, device, launch) is None:
+        short = limit_reason(device, expected_bytes(problem, launch), launch.vmem_limit_kib)
+        if short is None and infeasible(problem, device, launch) is None:
             break
     assert launch is not None
     return launch
 
 
 def with_limit[T: Launch](problem: Problem, device: Device, launch: T) -> T:
-    """The launch with the VMEM limit that it needs. A larger one would take VMEM from the program around it."""
-    limit = limit_for(device, vmem_bytes(problem, launch))
+    """The launch with the VMEM limit that it may need. A larger one would take VMEM from the program around it."""
+    limit = limit_for(device, expected_bytes(problem, launch)) or limit_for(device, vmem_bytes(problem, launch))
     return dataclasses.replace(launch, vmem_limit_kib=limit)
 
 

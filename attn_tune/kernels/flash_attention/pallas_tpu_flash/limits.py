@@ -5,7 +5,9 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     Launch,
     rows_of,
 )
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.frame import Frame
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
+from attn_tune.kernels.lang.pallas_tpu.device_memory import refuses_array
 from attn_tune.kernels.lang.pallas_tpu.memory import (
     GENERATIONS,
     LANES,
@@ -14,6 +16,9 @@ from attn_tune.kernels.lang.pallas_tpu.memory import (
 )
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
+
+# Copies of the bias that are alive at once: as it is computed and padded, and of a backward its gradient.
+_BIAS_COPIES = {"fwd": 2, "bwd": 3}
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
@@ -33,7 +38,14 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         f"its logits are float32, not {problem.logits_dtype}": problem.logits_dtype != "float32",
         "it adds the bias before it scales: a scale of zero would lose it": has_bias and problem.scale == 0,
     }
-    return next((reason for reason, asked in refusals.items() if asked), None)
+    reason = next((reason for reason, asked in refusals.items() if asked), None)
+    return reason or (_bias_reason(problem, direction, device) if has_bias else None)
+
+
+def _bias_reason(problem: Problem, direction: str, device: Device) -> str | None:
+    frame = Frame(problem=problem, block_q=LANES, block_k=LANES)
+    size = 4 * problem.batch * problem.num_q_heads * frame.q_len * frame.kv_len
+    return refuses_array(device, "a bias or mask as one float32 array of all pairs", size, _BIAS_COPIES[direction])
 
 
 def infeasible(problem: Problem, device: Device, launch: Launch) -> str | None:

@@ -1,7 +1,6 @@
 """The configs worth trying, nearest to the untuned choice first."""
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator
@@ -14,10 +13,10 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
     ForwardConfig,
     Launch,
 )
-from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import vmem_bytes
+from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import expected_bytes, vmem_bytes
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.pallas_tpu import knobs
-from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, round_up
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, limit_reason, round_up
 from attn_tune.kernels.lang.space import first_feasible
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
@@ -132,13 +131,18 @@ def _product(block: int, most: int = _PREFERRED_PRODUCT) -> int:
 
 
 def _with_limit[T: Launch](problem: Problem, device: Device, launch: T) -> T:
-    limit = limit_for(device, vmem_bytes(problem, launch))
+    limit = limit_for(device, expected_bytes(problem, launch)) or limit_for(device, vmem_bytes(problem, launch))
     return dataclasses.replace(launch, vmem_limit_kib=limit)
 
 
 def _first_feasible[T: Launch](problem: Problem, device: Device, configs: Iterable[T]) -> T:
     limited = (_with_limit(problem, device, config) for config in configs)
-    return first_feasible(limited, functools.partial(limits.infeasible, problem, device))
+
+    def reason(launch: T) -> str | None:
+        short = limit_reason(device, expected_bytes(problem, launch), launch.vmem_limit_kib)
+        return short or limits.infeasible(problem, device, launch)
+
+    return first_feasible(limited, reason)
 
 
 def _nearest_first[T: Launch](start: T, problem: Problem, device: Device, configs: Iterable[T]) -> tuple[T, ...]:

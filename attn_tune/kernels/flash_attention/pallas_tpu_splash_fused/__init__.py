@@ -4,7 +4,7 @@ import functools
 
 from attn_tune.kernels.flash_attention import searches
 from attn_tune.kernels.flash_attention._splash import space
-from attn_tune.kernels.flash_attention._splash.limits import infeasible, unsupported
+from attn_tune.kernels.flash_attention._splash.limits import infeasible, unsupported_fused
 from attn_tune.kernels.flash_attention.pallas_tpu_splash_fused.config import BackwardConfig
 from attn_tune.kernels.spec import KernelSpec
 
@@ -27,6 +27,6 @@ SPEC = KernelSpec(
             grows=("block_q", "block_kv"),
         ),
     },
-    unsupported=unsupported,
+    unsupported=unsupported_fused,
     summary="the fused backward of JAX's splash attention: one launch for all gradients",
 )

@@ -2,15 +2,12 @@
 
 from typing import Any
 
-from attn_tune.kernels.lang.pallas_tpu.memory import GENERATIONS, KIB, LANES, SMEM_BYTES
+from attn_tune.kernels.lang.pallas_tpu.memory import GENERATIONS, KIB, LANES
+from attn_tune.kernels.lang.pallas_tpu.scalars import TABLES_BYTES
 from attn_tune.schema.device import Device
 from attn_tune.schema.errors import UnsupportedError
 
 DECIDES_NO_CODE = "what is refused; a row holds its config"
-
-# Of scalar memory: what libtpu 0.0.52 keeps for itself, counters and semaphores, on any generation. A table of 1016 KiB
-# compiled for each of them, one of 1020 KiB for v4 alone.
-_SMEM_KEPT = 8 * KIB
 
 
 def refuses_problem(problem: Any, device: Device, *, layout: str, whose: str) -> str | None:
@@ -56,8 +53,7 @@ def check_tables(tables: dict[str, int]) -> None:
 
 
 def _short_of_scalars(tables: dict[str, int]) -> str | None:
-    limit = SMEM_BYTES - _SMEM_KEPT
-    if sum(tables.values()) <= limit:
+    if sum(tables.values()) <= TABLES_BYTES:
         return None
     named = " and ".join(f"{size // KIB} KiB of {name}" for name, size in tables.items() if size >= KIB)
-    return f"scalar memory holds {limit // KIB} KiB, not {named}"
+    return f"scalar memory holds {TABLES_BYTES // KIB} KiB, not {named}"

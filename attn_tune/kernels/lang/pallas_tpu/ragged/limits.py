@@ -3,9 +3,10 @@
 from typing import Any
 
 from attn_tune.kernels.lang.pallas_tpu.cache_limits import refuses_problem, refuses_tables
-from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_reason, round_up
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_reason
 from attn_tune.kernels.lang.pallas_tpu.ragged.blocks import vmem_bytes
 from attn_tune.kernels.lang.pallas_tpu.ragged.config import Config
+from attn_tune.kernels.lang.pallas_tpu.scalars import table_bytes
 from attn_tune.ops.fields.cache_walk import key_heads
 from attn_tune.schema.device import Device
 
@@ -46,5 +47,5 @@ def most_queries(tokens: int) -> int:
 
 
 def tables(batch: int, width: int) -> dict[str, int]:
-    """Bytes of scalar memory for a page table of so many rows and columns: it is kept in tiles of 8 by 128."""
-    return {"page table": 4 * round_up(batch, 8) * round_up(width, LANES), "lengths": 8 * (batch + 1)}
+    """Bytes of scalar memory for a page table of so many rows and columns."""
+    return {"page table": table_bytes(batch, width, 4), "lengths": 8 * (batch + 1)}

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from attn_tune.kernels.knobs import tried
-from attn_tune.kernels.lang.pallas_tpu.memory import limit_for
+from attn_tune.kernels.lang.pallas_tpu.memory import limit_for, limit_reason
 from attn_tune.kernels.lang.pallas_tpu.ragged import limits
-from attn_tune.kernels.lang.pallas_tpu.ragged.blocks import vmem_bytes
+from attn_tune.kernels.lang.pallas_tpu.ragged.blocks import expected_bytes, vmem_bytes
 from attn_tune.kernels.lang.pallas_tpu.ragged.config import Config
 from attn_tune.kernels.lang.space import first_feasible, nearest_feasible
 from attn_tune.kernels.spec import Search
@@ -56,7 +56,12 @@ def heuristic(problem: Any, device: Device, tokens: int) -> Config:
     # Short of VMEM the walk is shortened before the rows are.
     blocks = (Config(num_kv_pages_per_block=n, num_queries_per_block=q) for q in fewer for n in sizes)
     configs = (_limited(p, device, config) for config in blocks)
-    return first_feasible(configs, lambda config: limits.infeasible(p, device, config, tokens))
+
+    def reason(config: Config) -> str | None:
+        short = limit_reason(device, expected_bytes(p, config), config.vmem_limit_kib)
+        return short or limits.infeasible(p, device, config, tokens)
+
+    return first_feasible(configs, reason)
 
 
 def adapt(problem: Any, device: Device, config: Config, tokens: int) -> Config:
@@ -84,4 +89,5 @@ def _all(problem: Any, device: Device) -> Iterator[Config]:
 
 
 def _limited(problem: Any, device: Device, config: Config) -> Config:
-    return dataclasses.replace(config, vmem_limit_kib=limit_for(device, vmem_bytes(problem, config)))
+    limit = limit_for(device, expected_bytes(problem, config)) or limit_for(device, vmem_bytes(problem, config))
+    return dataclasses.replace(config, vmem_limit_kib=limit)
