@@ -116,7 +116,9 @@ def flash_attention(
     arguments of ``jax.nn.dot_product_attention``: ``attn_tune.dot_product_attention``.
 
     Args:
-      bias: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, added after the soft cap; its gradient has its own shape.
+      bias: ``[1 | B, 1 | K | N, 1 | T, 1 | S]``, added after the soft cap; its gradient has its own shape. A row all of
+        whose logits are below -1e6 has no gradient, and where its bias is the least finite number its output is zero or
+        the mean of the values, by the kernel: what hides rows is a mask, or minus infinity.
       cum_seqlens_q: offsets of sequences laid end to end in a batch of one, each aligned at its own bottom right.
         Tokens past the last offset are padding.
       cum_seqlens_k: the same for the keys; None is ``cum_seqlens_q``.

@@ -14,6 +14,9 @@ from attn_tune.ops.flash_attention.operands import BackwardInputs, Operands, Res
 from attn_tune.ops.flash_attention.problem import NAME, Problem
 from attn_tune.ops.flash_attention.unnormalised import row_maximum, unnormalise
 
+# Beside a lower number float32 does not hold the logarithm of a sum, nor do kernels in base 2 one near the lowest.
+_LOWEST_LSE = -1e6
+
 
 def _outputs(problem: Problem, operands: Operands) -> dict[str, jax.ShapeDtypeStruct]:
     batch, q_len, heads, _ = operands.q.shape
@@ -39,7 +42,12 @@ def _place(operands: Operands, first: dict[str, Array]) -> Operands:
 
 
 def _backward_inputs(operands: Operands, residuals: dict[str, Array], cotangents: dict[str, Array]) -> BackwardInputs:
-    saved = Residuals(residuals["out"], residuals["lse"])
+    lse = residuals["lse"]
+    if operands.bias is not None:
+        # Of a row that a bias such as -1e9 hides: its weights would be too large by as many keys as it has, or NaN. So
+        # they are zero.
+        lse = jnp.where(jnp.isneginf(lse), lse, jnp.maximum(lse, _LOWEST_LSE))
+    saved = Residuals(residuals["out"], lse)
     delta = row_delta(saved, cotangents["out"], cotangents.get("lse"))
     return BackwardInputs(operands, saved, cotangents["out"], delta)
 

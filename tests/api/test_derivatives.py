@@ -80,3 +80,19 @@ def plain(q):
 def test_higher_derivatives_of_attention_are_those_of_the_plain_computation(higher):
     found, wanted = jax.jit(lambda q: (higher(dense)(q), higher(plain)(q)))(Q)
     np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("low", [-1e9, float(jnp.finfo(jnp.float32).min)])
+def test_a_row_that_a_finite_bias_hides_has_no_gradient(low):
+    q, k, v, weight = (
+        jnp.asarray(np.random.default_rng(i).standard_normal((1, 16, 1, 16)), jnp.float32) for i in range(4)
+    )
+    bias = jnp.zeros((1, 1, 16, 1)).at[0, 0, 3].set(low)
+
+    def gradients(bias, weight):
+        loss = jax.grad(lambda *x: jnp.sum(flash_attention(*x, bias) * weight), (0, 1, 2))
+        return jax.jit(loss)(q, k, v)
+
+    others = gradients(jnp.zeros_like(bias), weight.at[:, 3].set(0))
+    for got, want in zip(gradients(bias, weight), others, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)

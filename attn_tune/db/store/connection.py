@@ -106,8 +106,8 @@ def check_header(path: Path) -> None:
         return
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
-        # While a journal is pending the file may rightly be short: SQLite completes it on opening. In this order: without
-        # one now, other processes have completed what the header says, and no size from before is held against it.
+        # While a journal is pending the file may rightly be short: SQLite completes it on opening. In this order: where
+        # there is none now, other processes have completed the file as the header describes it.
         pending = any(_size(path, suffix) for suffix in ("-wal", "-journal"))
         size = os.fstat(file.fileno()).st_size
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
