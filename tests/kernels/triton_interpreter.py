@@ -19,7 +19,7 @@ def prepare_language_once() -> None:
 
     It patches Triton's language once, not at every device call. It computes no test for overflow of integers, whose
     result it would throw away: only in debug mode is there an assertion. It finds the numpy dtype of a type once, and
-    checks and writes out a shape once.
+    checks and writes out a shape once. What counts a loop is a tensor, as in compiled code, and no Python integer.
     """
     from triton import language
     from triton.runtime import interpreter
@@ -32,6 +32,7 @@ def prepare_language_once() -> None:
         if not modules <= prepared:
             prepared.update(modules)
             prepare(fn)
+            language.range = _counted
         return interpreter._LangPatchScope()
 
     interpreter._patch_lang = prepare_once
@@ -47,6 +48,16 @@ def prepare_language_once() -> None:
 
     interpreter._get_np_dtype = find_once
     _make_shapes_once(language.core)
+
+
+def _counted(start, stop=None, step=None, **hints):
+    import numpy as np
+    from triton import language
+    from triton.runtime import interpreter
+
+    bounds = (int(bound) for bound in (start, stop, step) if bound is not None)
+    for number in range(*bounds):
+        yield language.tensor(interpreter.TensorHandle(np.array([number], np.int32), language.int32), language.int32)
 
 
 def _make_shapes_once(core) -> None:

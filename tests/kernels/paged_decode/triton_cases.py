@@ -5,9 +5,11 @@ from attn_tune.ops.paged_decode.features import samples
 # Programs for each key head: fewer than sequences, as many as blocks, more than blocks; None is one a sequence.
 CASES = (
     ("contiguous_ragged", None),
+    ("contiguous_ragged", 4),
     ("paged_at_edges", 4),
     ("paged_at_edges", 64),
     ("large_pages", 5),
+    ("large_pages", 4),
     ("head_first", None),
     ("eight_queries", 6),
     ("window_zero", 4),
@@ -24,6 +26,7 @@ CASES = (
 # The others are exhaustive.
 TESTED = (
     "contiguous_ragged None",
+    "large_pages 4",
     "paged_at_edges 64",
     "head_first None",
     "sinks_window_queries 9",
