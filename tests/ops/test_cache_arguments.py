@@ -53,6 +53,16 @@ def test_ends_that_decrease_are_refused_where_the_host_holds_them(given):
     check_ends("cu_q_lens", np.sort(given), (4,))
 
 
+def test_ends_that_begin_late_are_refused_where_the_host_holds_them_and_they_must_not():
+    check_ends("cu_seqlens", [2, 5, 8], (3,))
+    with pytest.raises(UsageError, match="cu_q_lens must begin with 0, got 2"):
+        check_ends("cu_q_lens", [2, 5, 8], (3,), from_zero=True)
+    q, cache = jnp.zeros((8, 2, 8)), jnp.zeros((4, 4, 2, 8))
+    arrays = (q, cache, cache, np.asarray([3, 3]), np.asarray([2, 5, 8]), np.asarray([[0, 1], [2, 3]]))
+    with pytest.raises(UsageError, match="cu_q_lens must begin with 0, got 2"):
+        attn_tune.ragged_paged(*arrays)
+
+
 def test_ends_of_which_one_is_traced_are_not_looked_at():
     def call(n):
         return check_ends("cu_q_lens", [0, n, 16], (3,)), check_factors("k_scale", [n, 1.0])

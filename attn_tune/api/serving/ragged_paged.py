@@ -166,7 +166,7 @@ def ragged(
     attributes, arrays = over_cache(q, *caches, page_table, batch, WORKLOADS, **options)
     kv_lens = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
     # Ends beyond the queries would be written beyond the output.
-    ends = jnp.clip(check_ends("cu_q_lens", cu_q_lens, (batch + 1,), num_seqs=num_seqs), 0, q.shape[0])
+    ends = jnp.clip(check_ends("cu_q_lens", cu_q_lens, (batch + 1,), num_seqs=num_seqs, from_zero=True), 0, q.shape[0])
     causal, return_lse = checked_flag("causal", causal), checked_flag("return_lse", return_lse)
     if not causal and (window := options["sliding_window"]) is not None:
         raise UsageError(f"sliding_window={window} counts from a query's own position; leave it out, or causal=False")

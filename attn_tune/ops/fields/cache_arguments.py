@@ -103,15 +103,20 @@ def check_integers(name: str, given: Any, shape: tuple[int | None, ...], beside:
 
 
 def check_ends(
-    name: str, given: Any, shape: tuple[int, ...], beside: str = "kv_lens", num_seqs: Any = None
+    name: str,
+    given: Any,
+    shape: tuple[int, ...],
+    beside: str = "kv_lens",
+    num_seqs: Any = None,
+    from_zero: bool = False,
 ) -> Int[Array, " ends"]:
     """Beginnings of sequences that lie end to end, and the end of the last, as ``check_integers``.
 
-    What Python or numpy holds must not decrease, as far as ``num_seqs`` says that sequences count. What JAX holds is on
-    the device and is not looked at.
+    What Python or numpy holds must not decrease, as far as ``num_seqs`` says that sequences count, and begin with 0 if
+    it is to be ``from_zero``. What JAX holds is on the device and is not looked at.
 
     Raises:
-      UsageError: as ``check_integers``, or an end comes before the one that it follows.
+      UsageError: as ``check_integers``, or an end comes before the one that it follows, or the first is not 0.
     """
     ends = check_integers(name, given, shape, beside)
     if _is_on_host((given, num_seqs)):
@@ -119,6 +124,8 @@ def check_ends(
         known = np.asarray(given)[: None if counted is None else max(counted, 0) + 1]
         if (at := np.flatnonzero(known[1:] < known[:-1])).size:
             raise UsageError(f"{name} must not decrease, got {known[at[0] + 1]} after {known[at[0]]}")
+        if from_zero and known[0] != 0:
+            raise UsageError(f"{name} must begin with 0, got {known[0]}: queries before it would be of no sequence")
     return ends
 
 

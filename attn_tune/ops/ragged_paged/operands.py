@@ -23,7 +23,7 @@ class Operands(NamedTuple):
       page_table: for each sequence the pages of its tokens in order; None for a contiguous cache.
       kv_lens: tokens of each sequence in the cache, the new ones included; below 0 counts as 0, and above what
         the cache holds as that.
-      cu_q_lens: the first query of each sequence, and the end of the last one; it never falls.
+      cu_q_lens: the first query of each sequence, 0 of the first, and the end of the last one; it never falls.
       sinks: one logit a query head.
       k_scale, v_scale: float32 factors of the codes: one number, ``[K]``, or the axes of the cache but the last; of
         ``latent`` the same twice. None of a cache of bytes, which holds those of its blocks of columns.
