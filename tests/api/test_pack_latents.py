@@ -99,3 +99,11 @@ def test_lengths_that_are_no_integers_are_not_said_to_differ_from_themselves():
     q, ends = jnp.zeros((3, HEADS, L + R), jnp.bfloat16), jnp.arange(4)
     with pytest.raises(UsageError, match=r"kv_lens must be integers \[3\], got float32\[3\]"):
         attn_tune.mla_ragged(q[..., :L], q[..., L:], PACKED, LENGTHS * 1.0, ends, TABLE, softmax_scale=0.01)
+
+
+def test_empty_sequences_of_packed_latents_have_their_sinks():
+    q, sinks = jnp.ones((3, HEADS, L + R), jnp.bfloat16), jnp.arange(HEADS, dtype=jnp.float32)
+    out, lse = jax.jit(lambda n: decode(PACKED, q, softmax_aux=sinks, num_seqs=n))(1)
+    assert not np.asarray(out[1:], np.float32).any()
+    np.testing.assert_array_equal(lse[1:], jnp.broadcast_to(sinks, (2, HEADS)))
+    np.testing.assert_array_equal(lse[0], decode(PACKED, q, softmax_aux=sinks)[1][0])

@@ -14,6 +14,7 @@ from attn_tune.api.serving.latents import latent_operands
 from attn_tune.api.serving.paged_decode import decoded
 from attn_tune.api.serving.ragged_paged import ragged
 from attn_tune.ops.fields.cache import LATENT, PACKED
+from attn_tune.ops.fields.cache_arguments import check_integers, first_sequences
 from attn_tune.schema.errors import UsageError
 
 
@@ -115,7 +116,9 @@ def mla_decode(
     )
 
 
-def _packed(query: Array, cache: Array, kv_lens: Any, page_table: Any, *, return_lse: bool, **options: Any) -> Any:
+def _packed(
+    query: Array, cache: Array, kv_lens: Any, page_table: Any, *, num_seqs: Any, return_lse: bool, **options: Any
+) -> Any:
     """The result for a cache of bytes: that of ``mla_ragged`` with as many new tokens of each sequence.
 
     Raises:
@@ -123,9 +126,12 @@ def _packed(query: Array, cache: Array, kv_lens: Any, page_table: Any, *, return
     """
     if options["place"]["mesh"] is not None:
         raise UsageError(f"mesh goes with other latents: call mla_ragged for latent_pages of {PACKED}")
-    rows = query.reshape(-1, *query.shape[-2:])
-    new = rows.shape[0] // max(1, query.shape[0])
-    ends = jnp.arange(query.shape[0] + 1, dtype=jnp.int32) * new
-    found = ragged(rows, (cache, None), (kv_lens, ends), page_table, causal=True, return_lse=True, **options)
+    rows, batch = query.reshape(-1, *query.shape[-2:]), query.shape[0]
+    ends = jnp.arange(batch + 1, dtype=jnp.int32) * (rows.shape[0] // max(1, batch))
+    # Not left to ``ragged``, where queries of no sequence have no sinks either: here empty sequences have them.
+    lengths = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,), "q_latent"))
+    found = ragged(
+        rows, (cache, None), (lengths, ends), page_table, num_seqs=None, causal=True, return_lse=True, **options
+    )
     out, lse = (x.reshape(*query.shape[:-1], *x.shape[2:]) for x in found)
     return (out, lse) if return_lse else out
