@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from attn_tune.api.other_names import OF_JAX, hinting
 from attn_tune.api.top_left import HIDDEN, attend_top_left
+from attn_tune.ops.fields.integers import saturated
 from attn_tune.schema.errors import UsageError, shown
 
 _OF_FLASH_ATTENTION = {ours: jax for jax, ours in OF_JAX.items()}
@@ -148,4 +149,5 @@ def _lengths(name: str, lengths: ArrayLike | None, batch: int) -> Array | None:
     found = jnp.asarray(lengths)
     if found.shape != (batch,) or not jnp.issubdtype(found.dtype, jnp.integer):
         raise UsageError(f"{name} must be integers of shape {(batch,)}, got {found.dtype}{list(found.shape)}")
-    return found
+    # Narrower integers would wrap the number of keys that they are compared with.
+    return jnp.asarray(saturated(lengths)).astype(jnp.int32)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn_tune.api.flash_attention import flash_attention, without_pairs
 from attn_tune.ops.fields.arguments import check_qkv, checked_bias, fit_4d
+from attn_tune.ops.fields.heads import repeated
 from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.ops.masks.visibility import Window, window_of
 from attn_tune.schema.errors import UsageError, shown
@@ -110,7 +111,7 @@ def attend_top_left(
         if mask is not None and lse is not None:
             is_empty = is_empty | jnp.isneginf(lse)
         mean = jnp.mean(value, axis=1, keepdims=True, dtype=jnp.float32).astype(value.dtype)
-        mean = jnp.repeat(mean, shape["N"] // shape["K"], axis=2)
+        mean = repeated(mean, shape["N"] // shape["K"], 2)
         out = jnp.where(is_empty.swapaxes(1, 2)[..., None], mean, out)
         lse = None if lse is None else jnp.where(is_empty, HIDDEN, lse)
     return out, lse

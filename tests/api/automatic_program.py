@@ -13,7 +13,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from attn_tune.api.attention import attention
+from attn_tune.api.dot_product import dot_product_attention
 from attn_tune.api.flash_attention import flash_attention
+from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import UsageError
 from tests.api import probe_ops
 from tests.api.sharded_calls import (
@@ -152,6 +154,29 @@ def run_mapped(mesh):
     return [difference(run(jax.device_put(x, NamedSharding(mesh, spec))), want) for spec in specs]
 
 
+def run_masks_of_heads():
+    """Masks of key heads beside those of query heads, and the means of rows without keys, in an explicit mesh."""
+    masks = {
+        name: (draw(seed, B, heads, T, S) > 0, P("data", "model")) for name, seed, heads in (("a", 8, K), ("b", 9, N))
+    }
+    arrays, lengths = base(), jnp.array([0, 3, 5, S])
+
+    def masked(arrays):
+        arrays = dict(arrays)
+        both = MaskInfo.from_dense(arrays.pop("a")) & MaskInfo.from_dense(arrays.pop("b"))
+        return flash_attention(**arrays, mask_info=both)
+
+    def shortened(arrays):
+        return dot_product_attention(**arrays, key_value_seq_lengths=lengths)
+
+    found = {}
+    for name, run, given in (("masks", masked, arrays | masks), ("lengths", shortened, arrays)):
+        want, cut = run(whole(given)), put(given, EXPLICIT)
+        with jax.set_mesh(EXPLICIT):
+            found[f"set_mesh_{name}"] = difference(jax.jit(run)(cut), want)
+    return found
+
+
 def run_other_ways():
     """Call in other contexts: no jit, shardings given to jit, a mesh, remat, the older partitioner."""
     arrays, options = CASES["bias_sinks_lengths_dropout_lse"]
@@ -167,6 +192,7 @@ def run_other_ways():
     found["in_shardings"] = difference(jax.jit(run, in_shardings=(shardings,))(numbers), want)
     with jax.set_mesh(EXPLICIT):
         found["set_mesh_numpy"] = difference(jax.jit(run)(numbers), want)
+    found |= run_masks_of_heads()
     found["explicit_no_jit"] = difference(call(put(arrays, EXPLICIT), options), want)
     mesh = {"mesh": EXPLICIT, "in_specs": (BY_HEADS,) * 3}
     found["mesh_numpy"] = difference(call(numbers, options | mesh), want)

@@ -68,6 +68,8 @@ def test_vmap_of_sharded_operands_is_right(results, way):
         "no_jit",
         "in_shardings",
         "set_mesh_numpy",
+        "set_mesh_masks",
+        "set_mesh_lengths",
         "explicit_no_jit",
         "mesh_numpy",
         "unnormalised_automatic",

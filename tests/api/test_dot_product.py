@@ -279,3 +279,11 @@ def test_the_precision_is_that_of_the_context():
             dot_product_attention(q, k, v)
     finally:
         stop()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+def test_lengths_of_narrow_integers_are_those_of_wide_ones(dtype):
+    q, k, v = (jnp.asarray(np.random.default_rng(i).standard_normal((2, 200, 1, 8)), jnp.float32) for i in range(3))
+    wide, narrow = (jnp.array([100, 7], kind) for kind in (jnp.int32, dtype))
+    got, want = (dot_product_attention(q, k, v, key_value_seq_lengths=lengths) for lengths in (narrow, wide))
+    np.testing.assert_array_equal(got, want)

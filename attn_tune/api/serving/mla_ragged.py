@@ -79,7 +79,7 @@ def mla_ragged(
     Returns:
       ``out``, like ``q_latent``. With ``return_lse`` also the natural logarithm of the softmax's denominator,
       ``[tokens, N]`` in float32, sinks included; where nothing is seen theirs alone, or
-      minus infinity.
+      minus infinity, which it also is of queries of no sequence.
 
     Raises:
       UsageError: an argument is malformed; the message names it.

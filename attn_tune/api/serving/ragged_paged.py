@@ -104,7 +104,7 @@ def ragged_paged(
     Returns:
       ``out``, like ``query`` with values' width; of codes in ``out_dtype``. With ``return_lse`` also the natural
       logarithm of the softmax's denominator, ``[tokens, N]`` in float32, sinks included; where nothing is seen theirs
-      alone, or minus infinity.
+      alone, or minus infinity, which it also is of queries of no sequence.
 
     Raises:
       UsageError: an argument is malformed; the message names it.

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 import attn_tune
 from attn_tune.integrations.ejkernel.arguments import kernel_of, leave_out, refuse
+from attn_tune.ops.fields.heads import repeated
 from attn_tune.ops.fields.integers import as_integer, positive_integer
 from attn_tune.ops.fields.packed_arguments import checked_ends
 from attn_tune.schema.errors import UsageError, shown
@@ -217,7 +218,7 @@ def _gated(
     if reverse and cu_seqlens is not None:
         raise UsageError(f"{function}: reverse=True with cu_seqlens cannot be honoured; reverse each sequence before")
     batch, length, heads, _ = query.shape
-    key, value = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key, value))
+    key, value = (repeated(x, heads // x.shape[2], 2) for x in (key, value))
     if g_gamma is not None and g_gamma.ndim == 2:
         if cu_seqlens is not None and g_gamma.shape[0] != 1:
             raise UsageError(

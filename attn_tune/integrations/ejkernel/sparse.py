@@ -22,6 +22,7 @@ from attn_tune.integrations.ejkernel.arguments import (
     sinks_by_head,
     sinks_of_all,
 )
+from attn_tune.ops.fields.heads import repeated
 from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import UsageError, shown
 
@@ -255,7 +256,7 @@ def deepseek_attn(
     q_rope = query[..., nope:]
     if b_q is not None:
         q_rope = jnp.broadcast_to(b_q[:, :, None], (batch, length, heads, rotary)).astype(query.dtype)
-    to_keys, to_values = (jnp.repeat(w, heads // w.shape[1], axis=1) for w in (w_kc, w_vc))
+    to_keys, to_values = (repeated(w, heads // w.shape[1], 1) for w in (w_kc, w_vc))
     q_latent = jnp.einsum("btnh,lnh->btnl", query[..., :nope], to_keys).astype(query.dtype)
     own = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
     selected = attn_tune.indexer_topk(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from attn_tune.ops.fields.heads import repeated
 from attn_tune.ops.fields.integers import window_bound
 from attn_tune.schema.errors import UsageError, shown
 
@@ -105,8 +106,7 @@ def combine_dense(a: Bool[Array, "_b _h _t _s"], b: Bool[Array, "_b _h _t _s"]) 
     """Both of two 4-D masks; key/value heads meet query heads group by group."""
     heads = max(a.shape[1], b.shape[1])
     a, b = (
-        m if m.shape[1] in (1, heads) or heads % m.shape[1] else jnp.repeat(m, heads // m.shape[1], axis=1)
-        for m in (a, b)
+        m if m.shape[1] in (1, heads) or heads % m.shape[1] else repeated(m, heads // m.shape[1], 1) for m in (a, b)
     )
     return a & b
 
