@@ -28,7 +28,8 @@ from attn_tune.runtime.lookup.answer import Rung
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import AttnTuneError, UnsupportedError
 
-# What Python raises where code is not as its caller expects. Devices and compilers raise others.
+# Errors of code that calls what another version of a library has otherwise: its names, arguments, arrays, or, of JAX's
+# own kernels, what it does not implement. Errors of a device, such as a lack of memory, are none of these.
 _ERRORS_OF_CODE = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
 
 

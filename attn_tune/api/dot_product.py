@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from attn_tune.api.other_names import OF_JAX, hinting
 from attn_tune.api.top_left import HIDDEN, attend_top_left
-from attn_tune.ops.fields.integers import saturated
+from attn_tune.ops.fields.arguments import check_array
 from attn_tune.schema.errors import UsageError, shown
 
 _OF_FLASH_ATTENTION = {ours: jax for jax, ours in OF_JAX.items()}
@@ -146,8 +146,8 @@ def _as_4d(name: str, array: ArrayLike) -> Array:
 def _lengths(name: str, lengths: ArrayLike | None, batch: int) -> Array | None:
     if lengths is None:
         return None
-    found = jnp.asarray(lengths)
+    found = check_array(name, lengths)
     if found.shape != (batch,) or not jnp.issubdtype(found.dtype, jnp.integer):
         raise UsageError(f"{name} must be integers of shape {(batch,)}, got {found.dtype}{list(found.shape)}")
     # Narrower integers would wrap the number of keys that they are compared with.
-    return jnp.asarray(saturated(lengths)).astype(jnp.int32)
+    return found.astype(jnp.int32)

@@ -37,7 +37,7 @@ from tests.soak.random_problems import problems
 KINDS = ("nvidia-a100-sxm4-80gb", "nvidia-l40s", "nvidia-h100-sxm5", "nvidia-b200", "nvidia-rtx-pro-6000-blackwell")
 # Fields that decide how many programs there are, and not what one of them holds.
 SIZES = ("batch", "q_len", "kv_len")
-# What libtpu says of a program, and not of its blocks.
+# The error of libtpu for a program that is larger than the memory of a device, with blocks of any size.
 _NO_MEMORY = re.compile(r"CompileTimeHbmOom.* available HBM \(([\d.]+)G\)", re.DOTALL)
 # A call that reads and writes this part of the memory is itself too large: copies of its arrays may not fit.
 _LARGE = 0.25

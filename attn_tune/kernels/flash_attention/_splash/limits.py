@@ -14,8 +14,8 @@ from attn_tune.kernels.lang.pallas_tpu.scalars import refuses_visits
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
-# Keys of a block that the untuned fused backward prefers.
-_SHARE = 1024
+# Rows and keys of a block that untuned launches prefer.
+PREFERRED = 1024
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
@@ -49,8 +49,8 @@ def unsupported_fused(problem: Problem, direction: str, device: Device) -> str |
     """The same of the fused backward, where each block of keys leaves a share of the query gradient."""
     if reason := unsupported(problem, direction, device):
         return reason
-    extent = Extent(problem=problem, block_q=LANES, block_kv=_SHARE)
-    rows, shares = extent.sequences * extent.q_len, extent.sequences * extent.kv_len // _SHARE
+    extent = Extent(problem=problem, block_q=LANES, block_kv=PREFERRED)
+    rows, shares = extent.sequences * extent.q_len, extent.sequences * extent.kv_len // PREFERRED
     heads = problem.num_q_heads * problem.batch // extent.sequences
     size = shares * heads * rows * round_up(problem.head_dim, LANES) * itemsize(problem)
     return refuses_array(device, f"a query gradient of each of {shares} blocks of keys", size, 1)

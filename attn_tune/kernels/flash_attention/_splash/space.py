@@ -12,16 +12,17 @@ from attn_tune.kernels.flash_attention._splash.config import (
     ComputedLaunch,
     Launch,
 )
-from attn_tune.kernels.flash_attention._splash.limits import infeasible
+from attn_tune.kernels.flash_attention._splash.limits import PREFERRED, infeasible
 from attn_tune.kernels.flash_attention._splash.vmem import expected_bytes, vmem_bytes
 from attn_tune.kernels.lang.pallas_tpu import knobs
-from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, limit_reason, round_up
+from attn_tune.kernels.lang.pallas_tpu.estimates import limit_between
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_reason, round_up
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
 # The untuned choice takes the first of these that fits; products of more than 512 columns gain nothing. The second has
 # a table of visited blocks for a million tokens, which the first has not.
-_PREFERRED, _PREFERRED_COMPUTE = (1024, 2048, 512, 256, 128), 512
+_BLOCKS, _PREFERRED_COMPUTE = (PREFERRED, 2048, 512, 256, 128), 512
 
 
 def candidates[T: Launch](kind: type[T], problem: Problem, device: Device) -> tuple[T, ...]:
@@ -39,7 +40,7 @@ def candidates[T: Launch](kind: type[T], problem: Problem, device: Device) -> tu
 def heuristic[T: Launch](kind: type[T], problem: Problem, device: Device) -> T:
     """The largest square block up to 1024 that fits, or a larger one; all operands as they come."""
     launch = None
-    for block in _PREFERRED:
+    for block in _BLOCKS:
         q, kv = (min(block, round_up(n, LANES)) for n in (problem.q_len, problem.kv_len))
         computed: dict[str, Any] = {}
         if issubclass(kind, ComputedLaunch):
@@ -54,7 +55,7 @@ def heuristic[T: Launch](kind: type[T], problem: Problem, device: Device) -> T:
 
 def with_limit[T: Launch](problem: Problem, device: Device, launch: T) -> T:
     """The launch with the VMEM limit that it may need. A larger one would take VMEM from the program around it."""
-    limit = limit_for(device, expected_bytes(problem, launch)) or limit_for(device, vmem_bytes(problem, launch))
+    limit = limit_between(device, vmem_bytes(problem, launch), expected_bytes(problem, launch))
     return dataclasses.replace(launch, vmem_limit_kib=limit)
 
 

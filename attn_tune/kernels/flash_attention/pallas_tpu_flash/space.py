@@ -16,7 +16,8 @@ from attn_tune.kernels.flash_attention.pallas_tpu_flash.config import (
 from attn_tune.kernels.flash_attention.pallas_tpu_flash.vmem import expected_bytes, vmem_bytes
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.pallas_tpu import knobs
-from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_for, limit_reason, round_up
+from attn_tune.kernels.lang.pallas_tpu.estimates import limit_between
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_reason, round_up
 from attn_tune.kernels.lang.space import first_feasible
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
@@ -131,7 +132,7 @@ def _product(block: int, most: int = _PREFERRED_PRODUCT) -> int:
 
 
 def _with_limit[T: Launch](problem: Problem, device: Device, launch: T) -> T:
-    limit = limit_for(device, expected_bytes(problem, launch)) or limit_for(device, vmem_bytes(problem, launch))
+    limit = limit_between(device, vmem_bytes(problem, launch), expected_bytes(problem, launch))
     return dataclasses.replace(launch, vmem_limit_kib=limit)
 
 

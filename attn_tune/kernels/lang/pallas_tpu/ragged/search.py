@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from attn_tune.kernels.knobs import tried
-from attn_tune.kernels.lang.pallas_tpu.memory import limit_for, limit_reason
+from attn_tune.kernels.lang.pallas_tpu.estimates import limit_between
+from attn_tune.kernels.lang.pallas_tpu.memory import limit_reason
 from attn_tune.kernels.lang.pallas_tpu.ragged import limits
 from attn_tune.kernels.lang.pallas_tpu.ragged.blocks import expected_bytes, vmem_bytes
 from attn_tune.kernels.lang.pallas_tpu.ragged.config import Config
@@ -89,5 +90,5 @@ def _all(problem: Any, device: Device) -> Iterator[Config]:
 
 
 def _limited(problem: Any, device: Device, config: Config) -> Config:
-    limit = limit_for(device, expected_bytes(problem, config)) or limit_for(device, vmem_bytes(problem, config))
+    limit = limit_between(device, vmem_bytes(problem, config), expected_bytes(problem, config))
     return dataclasses.replace(config, vmem_limit_kib=limit)
