@@ -25,6 +25,7 @@ from attn_tune.runtime.active.layers import current_view, in_open_blocks, viewin
 from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup import dispatch
 from attn_tune.runtime.lookup.answer import Rung
+from attn_tune.schema.config import config_to_dict, config_to_json
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import AttnTuneError, UnsupportedError
 
@@ -95,11 +96,11 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
     launch = marked(kernel, problem, choice.config, choice.answer.signature, direction)
-    config = dispatch.tried_config(choice.answer)
+    kernel_here = dispatch.TriedConfig(choice.spec.id, direction, choice.answer.signature, choice.answer.device, "")
     # A row that was measured with these compilers has been compiled.
     is_verified = choice.answer.rung is Rung.EXACT and choice.answer.grade is Grade.VERIFIED
     is_tried = choice.spec.backend == "triton" and not is_verified and _may_be_another(request, direction)
-    return _with_others(launch, call, problem, request, direction, config, is_tried)
+    return _with_others(launch, call, problem, request, kernel_here, choice.config, is_tried)
 
 
 @cached
@@ -108,17 +109,20 @@ def _with_others(
     call: Call,
     problem: Any,
     request: Request,
-    direction: str,
-    config: dispatch.TriedConfig,
+    kernel_here: dispatch.TriedConfig,
+    config: Any,
     is_tried: bool,
 ) -> Callable[[Any], dict[str, Array]]:
     """``launch`` of ``config``, or the launch of another where this one fails before it runs.
 
-    Its kernel is left out of the process where a library of it turns out not to be importable, or where it does not
+    The kernel is left out of the process where a library of it turns out not to be importable, or where it does not
     return what the op declares, as untuned ones of other packages may. Of this one question the kernel is left out
-    where it raises as it is traced, and its config where the installed Triton cannot compile it for this GPU, which is
-    tried before with ``is_tried``. Equal launches are one function, as those of ``marked`` are: what is made of it is
-    remembered too.
+    where it raises as it is traced, and its config where the installed Triton cannot compile it for this GPU. Equal
+    launches are one function, as those of ``marked`` are: what is made of it is remembered too.
+
+    Args:
+      kernel_here: the kernel, with every config, for this question.
+      is_tried: whether Triton compiles the config before its first launch.
     """
     is_compiled = not is_tried
 
@@ -135,12 +139,13 @@ def _with_others(
                 is_compiled = True
             return launch(inputs)
         except (CompileError, OutOfResources) as failure:
-            error, failed = failure, config
+            error, failed = failure, kernel_here._replace(config=config_to_json(config_to_dict(config)))
         except _KernelError as failure:
-            error, failed = failure.error, config._replace(config="")
+            error, failed = failure.error, kernel_here
         except (ImportError, OutputsError) as failure:
             error = failure
-        return _launch_of_another(call, problem, request, direction, config.kernel, error, failed)(inputs)
+        direction, kernel = kernel_here.direction, kernel_here.kernel
+        return _launch_of_another(call, problem, request, direction, kernel, error, failed)(inputs)
 
     return run
 
