@@ -36,8 +36,8 @@ def features(problem: Problem) -> tuple[Problem, ...]:
     if problem.has_offsets and not problem.has_positions and problem.bounds != (None, None):
         # Sequences whose queries and keys end at different places have positions.
         lengths = tuple((s, s) for _, s in LENGTHS)
-    # A call need not read the lse, and then a kernel need not make it.
-    unread = dataclasses.replace(small, needs_lse=False)
+    # A call need not read the lse, and then a kernel need not make it. A negative scale turns the order of logits.
+    unread = dataclasses.replace(small, scale=-OTHER_SCALE * problem.scale, needs_lse=False)
     problems = [*zip(of_length, lengths, strict=True), (unread, lengths[0])]
     problems += [(several, lengths[1])] if several != small else []
     return tuple(
@@ -46,9 +46,16 @@ def features(problem: Problem) -> tuple[Problem, ...]:
 
 
 def coarser(problem: Problem) -> Iterator[Problem]:
-    """Variants of a problem for kernels that cannot take it: ``granularity.coarser``, offsets as long as they fit."""
+    """Variants of a problem for kernels that cannot take it: ``granularity.coarser``, offsets as long as they fit.
+
+    Where the scale is negative the problem with a positive one follows, and its variants: some kernels take no other.
+    """
     for variant in granularity.coarser(dataclasses.replace(problem, has_offsets=False)):
         yield dataclasses.replace(variant, has_offsets=problem.has_offsets and variant.batch == 1)
+    if problem.scale < 0:
+        positive = dataclasses.replace(problem, scale=-problem.scale)
+        yield positive
+        yield from coarser(positive)
 
 
 def few_heads(problem: Problem, least: int, times: int = 1) -> dict[str, int]:
@@ -100,6 +107,9 @@ def samples() -> dict[str, Problem]:
         "wider_values": _tiny(head_dim=16, v_head_dim=32),
         "narrower_values": _tiny(head_dim=64, v_head_dim=32, causal=True),
         "scale": _tiny(scale=0.5),
+        "scale_negative": _tiny(scale=-0.4),
+        "scale_negative_causal": _tiny(scale=-0.4, causal=True),
+        "scale_zero": _tiny(scale=0.0),
         "lse_gradient": _tiny(causal=True, has_lse_gradient=True, **gqa),
         "soft_cap": _tiny(soft_cap=BITING_CAP),
         "sinks": _tiny(has_sinks=True),

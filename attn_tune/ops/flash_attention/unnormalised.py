@@ -28,7 +28,7 @@ def row_maximum(
     largest, column = _largest_logit(problem, constant)
     seen = ~jnp.isneginf(largest)
     logit = _logit_of(problem, operands, column, seen)
-    # The value is that of the pass, whose product is like those of the kernels: what is added is zero.
+    # The value is that of the pass: what is added is zero.
     maximum = largest + jnp.where(seen, logit - jax.lax.stop_gradient(logit), 0.0)
     if largest_sinks is not None:
         maximum = jnp.maximum(maximum, largest_sinks[None, :, None])
@@ -80,7 +80,8 @@ def _logits(problem: Problem, operands: Operands, start: Array, width: int) -> F
         "btkgh,bskh->bkgts",
         grouped,
         k,
-        precision=problem.precision,
+        # A kernel's float32 products are nearly exact on a GPU, where XLA's default is one pass of tf32.
+        precision=jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else problem.precision,
         preferred_element_type=jnp.float32,
     ).reshape(batch, heads, q_len, -1)
     logits = (logits * problem.scale).astype(problem.logits_dtype).astype(jnp.float32)

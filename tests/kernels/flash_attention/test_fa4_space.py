@@ -54,6 +54,7 @@ def of_dims(head_dim, v_head_dim=0, base=PLAIN):
         ({"v_head_dim": 100}, "fwd bwd", "v_head_dim=100"),
         ({"v_head_dim": 64}, "", ""),
         ({"num_kv_heads": 2}, "", ""),
+        ({"v_head_dim": 64, "num_kv_heads": 2}, "bwd", "head_dim == v_head_dim"),
         ({"head_dim": 224, "v_head_dim": 224}, "bwd", "multiples of 64"),
         ({"mask_dims": "b11s"}, "fwd bwd", "dense mask"),
         ({"bias_dims": "1nts"}, "fwd bwd", "bias"),

@@ -154,8 +154,8 @@ def careless_numpy(q, k, v, lengths, page_table, *, scale, heads_first):
 @pytest.mark.parametrize(
     "name",
     chosen(
-        [*sorted(MORE), "paged_at_edges", "one_token_pages", "large_pages", "group_of_five"],
-        [*sorted(MORE)[:2], "paged_at_edges", "one_token_pages", "group_of_five"],
+        [*sorted(MORE), "contiguous_ragged", "paged_at_edges", "one_token_pages", "large_pages", "group_of_five"],
+        [*sorted(MORE)[:2], "contiguous_ragged", "paged_at_edges", "one_token_pages", "group_of_five"],
     ),
 )
 @pytest.mark.filterwarnings("ignore:invalid value")

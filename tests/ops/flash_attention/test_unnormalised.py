@@ -1,11 +1,16 @@
 """``normalize_output=False``: the accumulator, relative to the row's largest logit, with its own derivative."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attn_tune.api.flash_attention import flash_attention
+from attn_tune.ops.flash_attention.operands import Operands
+from attn_tune.ops.flash_attention.problem import Problem
+from attn_tune.ops.flash_attention.unnormalised import row_maximum
 from tests.kernels.dense import bounds
 
 B, T, N, K, H = 2, 7, 4, 2, 8
@@ -105,6 +110,18 @@ def test_rows_that_see_nothing_are_zero_and_have_no_gradient(sink):
     assert not out[:, :4].any()
     assert not grads[0][:, :4].any()
     assert all(jnp.isfinite(g).all() for g in grads)
+
+
+def test_the_largest_logit_of_float32_is_as_exact_as_the_products_of_kernels():
+    # On a GPU the default is one pass of tf32, whose error the quotient of the two would show.
+    def largest(dtype):
+        q, k, v = (jax.ShapeDtypeStruct((1, 8, 1, 16), dtype) for _ in range(3))
+        problem = Problem(batch=1, q_len=8, kv_len=8, num_q_heads=1, num_kv_heads=1, head_dim=16, v_head_dim=16)
+        jaxpr = jax.make_jaxpr(lambda *x: row_maximum(problem, Operands(*x), None))(q, k, v)
+        return set(re.findall(r"precision=\(?([\w.]+)", str(jaxpr)))
+
+    assert largest(jnp.float32) == {"Precision.HIGHEST"}
+    assert "Precision.HIGHEST" not in largest(jnp.bfloat16)
 
 
 def test_no_array_is_as_large_as_the_logits():

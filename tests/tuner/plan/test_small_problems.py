@@ -113,6 +113,15 @@ def test_a_config_whose_knob_fits_no_small_problem_is_proven_as_a_lookup_would_a
         assert search.infeasible(small, h200, search.adapt(problem, small, h200, given)) is None
 
 
+def test_a_negative_scale_is_proven_where_a_kernel_takes_it():
+    hard = next(p for p in features(CAUSAL) if p.scale < 0)
+    assert takeable(OP, hard, lambda p: None) == hard
+    found = takeable(OP, hard, lambda p: "sign" if p.scale <= 0 else None)
+    assert found == dataclasses.replace(hard, scale=-hard.scale)
+    found = takeable(OP, hard, lambda p: "sign or length" if p.scale <= 0 or p.q_len % 64 else None)
+    assert (found.scale, found.q_len) == (-hard.scale, 448)
+
+
 def test_one_query_stays_one_while_longer_keys_are_enough():
     hard = next(p for p in features(DECODE) if p.q_len == 1)
     found = takeable(OP, hard, lambda p: "keys" if p.kv_len % 64 else None)

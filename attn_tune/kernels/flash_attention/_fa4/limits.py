@@ -46,6 +46,8 @@ def _of_rows(p: Problem) -> str | None:
 
 
 def _of_backward(p: Problem) -> str | None:
+    if p.group_size > 1 and p.head_dim != p.v_head_dim:
+        return "its backward of grouped heads needs head_dim == v_head_dim"
     if max(p.head_dim, p.v_head_dim) > _WHOLE_HEAD_DIM and (p.head_dim % 64 or p.v_head_dim % 64):
         return f"its backward wants head dims above {_WHOLE_HEAD_DIM} to be multiples of 64"
     return None

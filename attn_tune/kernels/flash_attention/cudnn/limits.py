@@ -15,6 +15,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
         or _of_shape(problem, device.compute_capability or 0)
         or _of_features(problem)
         or _of_bias(problem, direction)
+        or _of_backward(problem, direction)
     )
 
 
@@ -34,6 +35,8 @@ def _of_shape(problem: Problem, capability: int) -> str | None:
 
 
 def _of_features(problem: Problem) -> str | None:
+    if problem.scale <= 0:
+        return f"scale={problem.scale!r} is not positive: it hides keys before it scales, and returns NaN"
     if problem.soft_cap is not None:
         return "it has no tanh soft cap"
     if problem.dropout_rate > 0:
@@ -68,6 +71,12 @@ def _of_bias(problem: Problem, direction: str) -> str | None:
     whole_heads = problem.bias_dims[1] == "n" or problem.num_q_heads == 1
     if direction == "bwd" and not (problem.bias_dims[0] == "1" and whole_heads):
         return "its bias gradient is for [1, N, T, S] only"
+    return None
+
+
+def _of_backward(problem: Problem, direction: str) -> str | None:
+    if direction == "bwd" and problem.q_len == problem.kv_len == 1:
+        return "it has no backward of one query and one key"
     return None
 
 

@@ -42,7 +42,8 @@ def forward(problem: Problem, config: Config, operands: Operands) -> dict[str, A
     p, o = problem, operands
     batch, q_len, heads, width = o.q.shape
     cache = _pages(p, o)
-    capacity = cache.slots * cache.table.shape[1]
+    # A contiguous cache may have been padded to whole pages.
+    capacity = o.k.shape[1] if o.page_table is None else cache.slots * cache.table.shape[1]
     q = o.q.reshape(batch * q_len, heads, width)
     table = jnp.repeat(cache.table, q_len, axis=0)
     lengths = jnp.clip(o.kv_lens, 0, capacity)[:, None] - q_len + 1 + jnp.arange(q_len)
