@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool
 from attn_tune.api.context_parallel.layouts import Layout, axis_size
 from attn_tune.ops.masks.visibility import Window
 
-type Place = tuple[slice, Array, Bool[Array, ""] | None]
+type Part = tuple[Array, Bool[Array, ""] | None]
+type Place = tuple[slice, tuple[Part, ...]]
 ALL = slice(None)
 
 
@@ -45,7 +46,8 @@ class Hop(NamedTuple):
       queries: takes the product's queries, from arrays of the device's own.
       chosen_keys: takes the product's keys, from arrays of the keys that have come, cut to ``band.keys`` already.
       counts: the queries of the product ``[1 | batch, 1 | tokens]`` whose result counts; None for all.
-      place: where results of the product belong: ``(tokens, values, on which devices)``.
+      place: where results of the product belong: disjoint ``(tokens, ((values, on which devices), ...))``, of all
+        tokens in order where there is more than one.
     """
 
     shift: int
@@ -130,7 +132,7 @@ def _same(x: Array) -> Array:
 
 
 def _in_place(rows: slice) -> Callable[[Array], list[Place]]:
-    return lambda y: [(rows, y, None)]
+    return lambda y: [(rows, ((y, None),))]
 
 
 def _hop(shift: int, band: Band, counts: Array | None = None) -> Hop:
@@ -170,7 +172,7 @@ def _zigzag(ring: Ring, length: int) -> Plan:
 
         def place(y: Array) -> list[Place]:
             first, second = jnp.split(y, 2)
-            return [(late, first, None), (early, second, ~is_from_above), (late, second, is_from_above)]
+            return [(early, ((second, ~is_from_above),)), (late, ((first, None), (second, is_from_above)))]
 
         return Hop(
             shift,
@@ -218,7 +220,7 @@ def _striped(ring: Ring, window: Window, length: int) -> Plan:
         def place(y: Array) -> list[Place]:
             around = [(0, 0), (rows.start, length + 1 - rows.stop), *[(0, 0)] * (y.ndim - 2)]
             y = jnp.pad(y, around, constant_values=-jnp.inf if y.ndim == 3 else 0)
-            return [(ALL, jnp.where(has_passed, y[:, :-1], y[:, 1:]), None)]
+            return [(ALL, ((jnp.where(has_passed, y[:, :-1], y[:, 1:]), None),))]
 
         counts = jnp.where(has_passed, row < length, row > 0)[:, rows]
         return Hop(shift, band, queries, _same, counts, place)

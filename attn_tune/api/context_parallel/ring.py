@@ -5,6 +5,7 @@ whole call, with which the gradients of the hops add up to those of the whole (L
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from attn_tune.api.context_parallel.hops import ALL, Hop, Plan
+from attn_tune.api.context_parallel.hops import ALL, Hop, Part, Place, Plan
 from attn_tune.api.direction import launched
 from attn_tune.api.flash_attention_call import CALL, row_delta, sink_gradient
 from attn_tune.api.request import Request
@@ -130,12 +131,12 @@ def _backward(settings: Settings, plan: Plan, local: Local, whole: Residuals, do
     dq, dk, dv = wide
     for hop, keys in _visits(plan, own):
         dq_here, *dkv_here = _gradients(settings, hop, queries, keys, *rows)
-        for tokens, x, where in hop.place(dq_here):
-            dq = _added(dq, tokens, x if where is None else jnp.where(where, x, 0))
+        dq = _added(dq, hop.place(dq_here))
         # Straight to the owner, in 16 bits where the arrays have them: half the bytes of sums that go round, which
         # would wait for each hop. While the next hop computes, they travel.
         dk, dv = (
-            _added(total, hop.band.keys, plan.move(x, -hop.shift)) for total, x in zip((dk, dv), dkv_here, strict=True)
+            _added(total, [(hop.band.keys, ((plan.move(x, -hop.shift), None),))])
+            for total, x in zip((dk, dv), dkv_here, strict=True)
         )
     sinks = local.sinks
     return Local(
@@ -215,29 +216,38 @@ def _product(settings: Settings, hop: Hop, queries: _Queries, keys: _Keys) -> tu
     return dataclasses.replace(problem, has_lse_gradient=settings.returns_lse, needs_lse=True), operands
 
 
-def _added(total: Array, tokens: slice, part: Array) -> Array:
-    """``total`` with ``part`` added to these tokens."""
-    return total + part if _is_whole(tokens, total) else total.at[:, tokens].add(part)
+def _added(total: Array, places: list[Place]) -> Array:
+    """``total`` with the parts added where they belong."""
 
+    def added(tokens: slice, parts: tuple[Part, ...]) -> Array:
+        return sum((x if where is None else jnp.where(where, x, 0) for x, where in parts), total[:, tokens])
 
-def _put(total: Array, tokens: slice, part: Array) -> Array:
-    """``total`` with ``part`` in the place of these tokens."""
-    return part if _is_whole(tokens, total) else total.at[:, tokens].set(part)
-
-
-def _is_whole(tokens: slice, x: Array) -> bool:
-    # A scatter without indices, which a whole slice would make, ends XLA's partitioner of JAX 0.11.2 with a SIGSEGV.
-    return tokens.indices(x.shape[1]) == (0, x.shape[1], 1)
+    return _replaced(total, [(tokens, added(tokens, parts)) for tokens, parts in places])
 
 
 def _merged(total: _Total, hop: Hop, out: Array, lse: Array) -> _Total:
     """The result with that of one more product, in float32."""
-    for (tokens, part, where), (_, part_lse, _) in zip(hop.place(out), hop.place(lse), strict=True):
-        seen = part_lse if where is None else jnp.where(where, part_lse, -jnp.inf)
-        before = total.lse[:, tokens]
-        both = jnp.logaddexp(before, seen)
+    outs, lses = [], []
+    for (tokens, parts), (_, part_lses) in zip(hop.place(out), hop.place(lse), strict=True):
+        seen = [x if where is None else jnp.where(where, x, -jnp.inf) for x, where in part_lses]
+        all_lses = [total.lse[:, tokens], *seen]
+        together = functools.reduce(jnp.logaddexp, all_lses)
         # A query that has seen no key yet has no weights: minus infinity less minus infinity is not a number.
-        old, new = (jnp.where(jnp.isneginf(both), 0, jnp.exp(x - both))[..., None] for x in (before, seen))
-        merged = total.out[:, tokens] * old + part.astype(jnp.float32) * new
-        total = _Total(_put(total.out, tokens, merged), _put(total.lse, tokens, both))
-    return total
+        weights = (jnp.where(jnp.isneginf(together), 0, jnp.exp(x - together))[..., None] for x in all_lses)
+        values = (total.out[:, tokens], *(x.astype(jnp.float32) for x, _ in parts))
+        outs.append((tokens, sum(w * x for w, x in zip(weights, values, strict=True))))
+        lses.append((tokens, together))
+    return _Total(_replaced(total.out, outs), _replaced(total.lse, lses))
+
+
+def _replaced(total: Array, regions: list[tuple[slice, Array]]) -> Array:
+    """``total`` with other values at these tokens, which are all of them, in order, where there are several regions.
+
+    Then they are put side by side: XLA makes one pass of it, where it would make one for each update.
+    """
+    if len(regions) > 1:
+        return jnp.concatenate([values for _, values in regions], axis=1)
+    ((tokens, values),) = regions
+    # A scatter without indices, which a whole slice would make, ends XLA's partitioner of JAX 0.11.2 with a SIGSEGV.
+    is_whole = tokens.indices(total.shape[1]) == (0, total.shape[1], 1)
+    return values if is_whole else total.at[:, tokens].set(values)
