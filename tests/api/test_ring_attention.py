@@ -55,6 +55,15 @@ def test_a_causal_ring_gathers_nothing_and_passes_keys_and_values_seven_times(re
     assert results["transfers"]["zigzag"] == [[2 * 7, 0], [6 * 7, 0]]
 
 
+def test_what_a_zigzag_hop_brings_is_merged_without_updates_of_slices():
+    # Each is a pass of its own over the output in float32.
+    x = jax.ShapeDtypeStruct((2, 1, 8, 2, 16), jnp.float32)
+    local = functools.partial(attn_tune.ring_attention, axis_name="cp", causal=True, strategy="ring")
+    program = str(jax.make_jaxpr(jax.vmap(local, axis_name="cp"))(x, x, x))
+    assert "concatenate" in program
+    assert "scatter" not in program
+
+
 @pytest.mark.slow
 def test_hops_beyond_a_window_are_left_out_of_a_ring(results):
     assert results["transfers"]["window"] == [[2, 0], [6, 0]]

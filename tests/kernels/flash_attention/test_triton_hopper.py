@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attn_tune.kernels.flash_attention.triton_hopper import SPEC
-from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
+from attn_tune.kernels.flash_attention.triton_hopper.schedule import is_dynamic, schedule
 from attn_tune.kernels.flash_attention.untuned import place
 from attn_tune.kernels.lang.gluon.attention.config import BLOCK_Q
 from attn_tune.kernels.lang.gluon.attention.plan import (
@@ -52,7 +52,6 @@ def config(p, **knobs):
         (problem(bias_dims="1nts"), H200, "bias"),
         (problem(has_positions=True), H200, "positions"),
         (problem(scale=-1.0), H200, "positive"),
-        (problem(B=64, N=128, T=8192), H200, "schedules"),
     ],
 )
 def test_a_problem_that_triton_hopper_cannot_do_has_a_reason(p, device, words):
@@ -193,15 +192,26 @@ def test_the_aligned_causal_forward_masks_nothing_in_its_loop():
     assert (plan.last_keys, plan.other_keys) == ("all", "none")
 
 
-def test_packed_documents_come_from_a_queue_and_all_else_from_a_schedule():
-    for p, dynamic in (
+@pytest.mark.parametrize(
+    ("p", "dynamic"),
+    [
         (problem(has_segments=True), True),
         (problem(has_segments=True, has_lengths=True), False),
         (problem(causal=True, window=(127, None)), False),
-    ):
-        c = config(p)
-        plan = plan_of(p, c, static_of(p, c))
-        assert plan.dynamic is dynamic
+        (problem(causal=True), False),
+        # A transfer between devices may be under way beside these.
+        (problem(B=1, T=32768, N=32, causal=True), True),
+        (problem(B=1, T=32768, N=32, causal=True, window=(127, None)), False),
+        # Their schedule would be 2 MB of the program.
+        (problem(B=64, N=128, T=8192, causal=True, window=(15, None)), True),
+    ],
+)
+def test_documents_and_long_launches_come_from_a_queue_and_all_else_from_a_schedule(p, dynamic):
+    assert is_dynamic(p) is dynamic
+    assert SPEC.unsupported(p, "fwd", H200) is None
+    c = config(p)
+    width = 0 if dynamic else schedule(p, c).shape[1]
+    assert plan_of(p, c, static_of(p, c), width).dynamic is dynamic
 
 
 def _own(row):

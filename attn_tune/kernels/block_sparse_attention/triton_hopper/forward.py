@@ -86,7 +86,7 @@ def launch_of(problem: Problem, config: ForwardConfig, operands: Operands) -> tu
     plan = plan_of(problem, config, static)
     # The tile of keys that an edge crosses, if it is one only, is the first that is walked.
     keeps = problem.head_dim == 128 and problem.soft_cap is None
-    plan = dataclasses.replace(plan, dynamic=True, keeps_maximum=keeps, has_lengths=has_lengths)
+    plan = dataclasses.replace(plan, keeps_maximum=keeps, has_lengths=has_lengths)
     return static, plan, listed, lists
 
 

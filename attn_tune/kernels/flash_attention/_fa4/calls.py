@@ -9,8 +9,8 @@ from jaxtyping import Array
 
 from attn_tune.kernels.flash_attention._fa4 import launches
 from attn_tune.kernels.flash_attention._fa4.config import BackwardConfig, ForwardConfig
-from attn_tune.kernels.flash_attention._fa4.limits import padded_dims, round_up
 from attn_tune.kernels.flash_attention._fa4.sequences import taken_apart
+from attn_tune.kernels.flash_attention._fa4.shapes import padded_dims, round_up
 from attn_tune.kernels.flash_attention._fa4.tiles import listed
 from attn_tune.kernels.flash_attention._fa4.visibility import marks
 from attn_tune.kernels.lang.libraries.cute import compile_for

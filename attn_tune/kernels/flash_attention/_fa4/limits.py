@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from attn_tune.kernels.flash_attention._fa4.config import WARPGROUP_ROWS, BackwardConfig, ForwardConfig
+from attn_tune.kernels.flash_attention._fa4.shapes import has_mask, padded_dims, round_up
 from attn_tune.kernels.lang.libraries.features import lacking, not_on, visible_bounds
 from attn_tune.kernels.lang.libraries.mosaic import HOPPER, shared_bytes, shared_reason
 from attn_tune.kernels.lang.libraries.versions import wrong_version
@@ -121,21 +122,6 @@ def backward_shared(p: Problem, c: BackwardConfig) -> int:
         4 * c.block_q * h,
     ]
     return shared_bytes(tiles, 0)
-
-
-def has_mask(p: Problem) -> bool:
-    """Whether pairs are hidden by segments or positions, which the kernels ask for element by element."""
-    return p.has_segments or p.has_positions
-
-
-def padded_dims(p: Problem) -> tuple[int, int]:
-    """The head dims of the backward's tiles."""
-    return round_up(p.head_dim, 32), round_up(p.v_head_dim, 32)
-
-
-def round_up(size: int, step: int) -> int:
-    """The next multiple of ``step``."""
-    return -(-size // step) * step
 
 
 def _shape_reasons(p: Problem, c: BackwardConfig) -> Iterator[str]:

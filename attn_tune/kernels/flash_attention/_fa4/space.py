@@ -11,7 +11,8 @@ from attn_tune.kernels.flash_attention._fa4.config import (
     BackwardConfig,
     ForwardConfig,
 )
-from attn_tune.kernels.flash_attention._fa4.limits import backward_infeasible, forward_infeasible, has_mask
+from attn_tune.kernels.flash_attention._fa4.limits import backward_infeasible, forward_infeasible
+from attn_tune.kernels.flash_attention._fa4.shapes import has_mask
 from attn_tune.kernels.knobs import tried
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.kernels.lang.space import nearest_feasible

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
-from attn_tune.kernels.flash_attention._fa4.limits import has_mask
+from attn_tune.kernels.flash_attention._fa4.shapes import has_mask
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.ops.flash_attention.problem import Problem
 

@@ -9,7 +9,7 @@ from cutlass import cute
 from fa4_jax.cute.utils import scalar_to_ssa
 from jaxtyping import Array
 
-from attn_tune.kernels.flash_attention._fa4.limits import round_up
+from attn_tune.kernels.flash_attention._fa4.shapes import round_up
 from attn_tune.kernels.lang.libraries.features import visible_bounds
 from attn_tune.ops.flash_attention.operands import Operands
 from attn_tune.ops.flash_attention.problem import Problem

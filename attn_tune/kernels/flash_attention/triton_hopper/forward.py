@@ -41,7 +41,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from attn_tune.kernels.flash_attention.triton_hopper.schedule import schedule
+from attn_tune.kernels.flash_attention.triton_hopper.schedule import is_dynamic, schedule
 from attn_tune.kernels.lang.gluon.attention.config import (
     CONSUMERS,
     ROWS,
@@ -55,7 +55,7 @@ from attn_tune.kernels.lang.gluon.attention.partitions import (
     attend,
     copy_tiles,
 )
-from attn_tune.kernels.lang.gluon.attention.plan import is_dynamic, num_programs, plan_of
+from attn_tune.kernels.lang.gluon.attention.plan import num_programs, plan_of
 from attn_tune.kernels.lang.gluon.attention.tiles import TILE_SLOTS, tile_info_size
 from attn_tune.kernels.lang.triton.call import triton_call
 from attn_tune.kernels.lang.triton.device.ranges import key_ranges

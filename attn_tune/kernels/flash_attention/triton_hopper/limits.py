@@ -1,8 +1,8 @@
 """Problems that the forward for Hopper refuses, and tiles that cannot fit."""
 
 from attn_tune.kernels.flash_attention.costs import units
-from attn_tune.kernels.lang.gluon.attention.config import BLOCK_Q, ForwardConfig
-from attn_tune.kernels.lang.gluon.attention.plan import num_tiles, shared_bytes
+from attn_tune.kernels.lang.gluon.attention.config import ForwardConfig
+from attn_tune.kernels.lang.gluon.attention.plan import shared_bytes
 from attn_tune.kernels.lang.triton.limits import refuses_triton, shared_limit
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
@@ -14,8 +14,6 @@ _OLDEST_TRITON = (3, 9)
 # Registers a thread for the output, one tile of logits and its weights in 16 bits. Of 240; the rest is for addresses,
 # statistics and what ptxas keeps apart. 224 spill (H64 with 256 keys: 144 bytes).
 _MOST_REGISTERS = 208
-# Tiles of rows whose schedule is written into the program: 1 MB.
-_MOST_TILES = 2**18
 
 
 def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
@@ -30,13 +28,11 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     if problem.head_dim not in HEAD_DIMS:
         known = ", ".join(map(str, HEAD_DIMS))
         return f"head_dim={problem.head_dim} is none of {known}: a copy by descriptor takes whole powers of two"
-    tiles = num_tiles(problem)
     asked = {
         "it has no dense mask": problem.mask_dims is not None,
         "it has no bias: its loads find no registers": problem.bias_dims is not None,
         "it has no explicit positions": problem.has_positions,
         f"scale={problem.scale!r} is not positive": problem.scale <= 0,
-        f"{tiles} tiles of {BLOCK_Q} rows are more than the {_MOST_TILES} that it schedules": tiles > _MOST_TILES,
     }
     return next((reason for reason, wanted in asked.items() if wanted), None) or refuses_triton(_OLDEST_TRITON)
 

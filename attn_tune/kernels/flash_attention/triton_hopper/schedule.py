@@ -9,11 +9,28 @@ import heapq
 import numpy as np
 
 from attn_tune.kernels.lang.gluon.attention.config import BLOCK_Q, ForwardConfig
-from attn_tune.kernels.lang.gluon.attention.plan import num_programs
+from attn_tune.kernels.lang.gluon.attention.plan import has_documents, num_programs, num_tiles
 from attn_tune.ops.flash_attention.problem import Problem
 
 # What ending a tile costs, in keys: it is divided and stored with no product of its own to run beside.
 _END = 64
+# Operations of both products that take an H200 some five milliseconds.
+_LONG = 3e12
+# Tiles whose schedule is written into the program: 1 MB.
+_MOST_TILES = 2**18
+
+
+def is_dynamic(problem: Problem) -> bool:
+    """Whether programs take tiles from a queue, which costs zeroing its counter.
+
+    So it is with documents, with more tiles than a schedule is written for, and in long launches.
+
+    A long launch may run beside a transfer between devices, which holds some multiprocessors until it is done. With a
+    schedule the programs that wait for one of these begin all of their tiles then; from a queue others take them.
+    """
+    operations = 2 * (problem.head_dim + problem.v_head_dim) * problem.visible_pairs
+    is_long = problem.batch * problem.num_q_heads * operations >= _LONG
+    return is_long or has_documents(problem) or num_tiles(problem) > _MOST_TILES
 
 
 @functools.lru_cache(64)

@@ -69,7 +69,7 @@ def plan_of(problem: Problem, config: ForwardConfig, static: Static, schedule_wi
         stages=config.num_stages,
         num_programs=num_programs(problem, config),
         num_tiles=num_tiles(problem),
-        dynamic=is_dynamic(problem),
+        dynamic=not schedule_width,
         schedule_width=schedule_width,
         heads_per_section=config.heads_per_section,
         ping_pong=config.ping_pong,
@@ -116,7 +116,7 @@ def _keeps_maximum(problem: Problem) -> bool:
     """
     if problem.soft_cap is not None:
         return False
-    more = problem.dropout_rate > 0 or is_dynamic(problem)
+    more = problem.dropout_rate > 0 or has_documents(problem)
     return problem.head_dim > 128 or (problem.head_dim == 128 and more)
 
 
@@ -130,8 +130,8 @@ def num_programs(problem: Problem, config: ForwardConfig) -> int:
     return min(num_tiles(problem), config.num_programs)
 
 
-def is_dynamic(problem: Problem) -> bool:
-    """Whether what a tile costs is only known at run time: packed documents. A queue costs zeroing its counter."""
+def has_documents(problem: Problem) -> bool:
+    """Whether segments are more than lengths, so that what a tile costs is only known at run time."""
     return problem.has_segments and not problem.has_lengths
 
 
@@ -167,7 +167,7 @@ def q_slots(problem: Problem, config: ForwardConfig) -> int:
 
 def _needed(problem: Problem, config: ForwardConfig) -> int:
     keys_and_values = 4 * config.block_k * problem.head_dim
-    ids = 4 * CONSUMERS * config.block_k * is_dynamic(problem)
+    ids = 4 * CONSUMERS * config.block_k * has_documents(problem)
     return _rows_bytes(problem) + config.num_stages * keys_and_values + ids + _SET_ASIDE
 
 
