@@ -137,6 +137,7 @@ def called(size=4, tokens=8, **arguments):
     ("arguments", "words"),
     [
         ({"axis_name": "sequence"}, "axis_name 'sequence' is not bound here: call it inside jax.shard_map"),
+        ({"axis_name": ("cp", "cp")}, r"axis_name \('cp', 'cp'\) names an axis twice"),
         ({"layout": "zig"}, "layout 'zig'; did you mean 'zigzag'?"),
         ({"strategy": "rings"}, "strategy 'rings'"),
         ({"tokens": 7}, "a shard of 7 tokens has no two equal chunks, which layout='zigzag' needs: pad"),
@@ -157,6 +158,26 @@ def called(size=4, tokens=8, **arguments):
 def test_a_malformed_argument_of_ring_attention_is_named(arguments, words):
     with pytest.raises(UsageError, match=words):
         called(**arguments)
+
+
+def test_explicit_axes_that_the_shard_map_leaves_out_are_named():
+    explicit = jax.sharding.AxisType.Explicit
+    mesh = jax.sharding.AbstractMesh((2, 2), ("data", "cp"), axis_types=(explicit, explicit))
+    local = functools.partial(attn_tune.ring_attention, axis_name="cp", causal=True)
+
+    def traced(batch, axes):
+        spec = jax.P("data" if "data" in axes else None, "cp")
+        x = jax.ShapeDtypeStruct(
+            (2, 16, 2, 8), jnp.float32, sharding=jax.sharding.NamedSharding(mesh, jax.P(batch, "cp"))
+        )
+        call = jax.shard_map(local, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec, axis_names=axes)
+        with jax.sharding.use_abstract_mesh(mesh):
+            return jax.eval_shape(call, x, x, x)
+
+    with pytest.raises(UsageError, match="sharded along data too, explicit axes that"):
+        traced("data", {"cp"})
+    assert traced("data", {"data", "cp"}).shape == (2, 16, 2, 8)
+    assert traced(None, {"cp"}).shape == (2, 16, 2, 8)
 
 
 def test_ulysses_refuses_heads_that_do_not_divide():
@@ -195,6 +216,28 @@ def test_a_malformed_argument_of_a_layout_is_named(axis, n, words):
 def test_merge_over_axis_names_arrays_that_do_not_fit():
     with pytest.raises(UsageError, match=r"lse must be float32\[2, 3\], the axes of out but the last"):
         jax.vmap(lambda x: attn_tune.merge_over_axis(x, x, "cp"), axis_name="cp")(jnp.zeros((4, 2, 3, 8)))
+
+
+@pytest.mark.parametrize("lse", [jnp.nan, jnp.inf])
+def test_an_lse_that_is_no_number_makes_a_merged_result_that_is_none(lse):
+    lses = jnp.stack([jnp.zeros(3), jnp.full(3, lse), jnp.full(3, -jnp.inf)])
+    merge = jax.vmap(functools.partial(attn_tune.merge_over_axis, axis_name="cp"), axis_name="cp")
+    assert all(jnp.isnan(x).all() for x in merge(jnp.ones((3, 3, 8)), lses))
+    out, lse = merge(jnp.ones((3, 3, 8)), jnp.stack([jnp.zeros(3), *[jnp.full(3, -jnp.inf)] * 2]))
+    np.testing.assert_array_equal(out, jnp.ones((3, 3, 8)))
+    np.testing.assert_array_equal(lse, jnp.zeros((3, 3)))
+
+
+@pytest.mark.parametrize("highest", [5, 2**31 - 2, 2**31 - 1])
+def test_padding_meets_no_document_whatever_its_id(highest):
+    ids = jnp.array([[[0, 0, 0, 0]], [[highest] * 4]])
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.standard_normal((2, 1, 4, 1, 8)), jnp.float32) for _ in range(3))
+    local = functools.partial(attn_tune.ring_attention, axis_name="cp", layout="contiguous", strategy="ring")
+    call = jax.vmap(lambda q, k, v, ids: local(q, k, v, q_segment_ids=ids, lengths=jnp.array([6])), axis_name="cp")
+    # The last device's document has two tokens.
+    want = attn_tune.flash_attention(q[1, :, :2], k[1, :, :2], v[1, :, :2])
+    np.testing.assert_allclose(call(q, k, v, ids)[1, :, :2], want, atol=1e-6)
 
 
 def test_a_ring_scatters_into_no_whole_array():

@@ -103,14 +103,20 @@ def axis_size(axis_name: Any) -> int:
     """The number of devices along a manual mesh axis, or along several.
 
     Raises:
-      UsageError: the axis is not bound here.
+      UsageError: the axis is not bound here, or named twice.
     """
+    if _repeats(axis_name):
+        raise UsageError(f"axis_name {axis_name!r} names an axis twice")
     try:
         return jax.lax.axis_size(axis_name)
     except (NameError, TypeError):
         raise UsageError(
             f"axis_name {axis_name!r} is not bound here: call it inside jax.shard_map over a mesh with this axis"
         ) from None
+
+
+def _repeats(names: Any) -> bool:
+    return isinstance(names, tuple | list) and len(set(names)) < len(names)
 
 
 def check_length(layout: Layout, length: int) -> None:

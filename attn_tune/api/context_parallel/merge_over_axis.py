@@ -43,6 +43,7 @@ def merge_over_axis(
     weight = jnp.where(jnp.isneginf(lse), 0, jnp.exp(lse - jnp.where(jnp.isneginf(largest), 0, largest)))
     part = jnp.where(weight[..., None] > 0, out, 0).astype(jnp.float32) * weight[..., None]
     total, summed = jax.lax.psum((weight, part), axis_name)
-    seen = total > 0
+    # Not "above zero": an lse that is no number makes a result that is none.
+    seen = total != 0
     merged = jnp.where(seen[..., None], summed / jnp.where(seen, total, 1)[..., None], 0)
     return merged.astype(out.dtype), jnp.where(seen, largest + jnp.log(jnp.where(seen, total, 1)), -jnp.inf)

@@ -15,6 +15,7 @@ from attn_tune.api.context_parallel.hops import Ring, plan_of
 from attn_tune.api.context_parallel.layouts import axis_size, check_length, layout_of, local_positions
 from attn_tune.api.context_parallel.ring import Local, Settings, ring
 from attn_tune.api.meshes.deferred import as_varying
+from attn_tune.api.meshes.sharding import explicit_axes
 from attn_tune.api.request import request_of
 from attn_tune.ops.fields.arguments import as_mask, check_array, check_qkv, checked_flag
 from attn_tune.ops.fields.integers import as_integer
@@ -88,7 +89,8 @@ def ring_attention(
         hide more of the first and last transfers behind products, which are then smaller.
       causal: a token sees itself and those before it in the sequence, in every layout.
       sliding_window: ``w`` or ``(left, right)`` in positions of the sequence, as in ``flash_attention``.
-      q_segment_ids: ``[B, T]`` integers of this device's tokens; only equal ids attend.
+      q_segment_ids: ``[B, T]`` integers of this device's tokens; only equal ids attend. With ``lengths`` the three
+        highest ids of 32 bits are one.
       kv_segment_ids: the same for the keys; None is ``q_segment_ids``.
       lengths: ``[B]``, the tokens of each whole sequence that count. What follows is padding, which may hold anything;
         its outputs and gradients are zero.
@@ -104,7 +106,8 @@ def ring_attention(
       ``out``, like ``query`` with values' width, or ``(out, lse)``.
 
     Raises:
-      UsageError: an argument is malformed, or the axis is not bound; the message names it.
+      UsageError: an argument is malformed, or the axis is not bound, or the ``shard_map`` leaves out an explicit mesh
+        axis that shards an array; the message names it.
       UnsupportedError: no kernel can do this here, or not the requested one; the heads do not divide for
         ``"ulysses"``; or a second derivative was asked for.
     """
@@ -138,6 +141,11 @@ def ring_attention(
     local = Local(jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask.q_segment_ids, mask.kv_segment_ids)
     if softmax_aux is not None:
         local = local._replace(sinks=sinks_of(softmax_aux, shape["N"], shape["K"]))
+    if others := explicit_axes(local):
+        raise UsageError(
+            f"the arrays are sharded along {', '.join(others)} too, explicit axes that this jax.shard_map leaves out: "
+            "name them in its axes and specs"
+        )
     counts = None
     if lengths is not None:
         counts = _counted(devices, lengths, shape)
@@ -194,7 +202,7 @@ def _without_padding(local: Local, counts: Array) -> Local:
     """Zeros for padding, and ids that never meet."""
     q, k, v = (jnp.where(counts[..., None, None], x, 0) for x in (local.q, local.k, local.v))
     q_ids, kv_ids = (
-        jnp.where(counts, 0 if ids is None else ids, padding)
+        jnp.where(counts, 0 if ids is None else jnp.minimum(ids, min(Q_PADDING, KV_PADDING) - 1), padding)
         for ids, padding in ((local.q_segments, Q_PADDING), (local.kv_segments, KV_PADDING))
     )
     return local._replace(q=q, k=k, v=v, q_segments=q_ids, kv_segments=kv_ids)

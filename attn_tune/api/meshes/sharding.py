@@ -135,6 +135,12 @@ def explicit_mesh(tree: Any) -> Any:
     return next((kind.mesh for kind in kinds if any(map(names_of, kind.spec))), None)
 
 
+def explicit_axes(tree: Any) -> tuple[str, ...]:
+    """The explicit mesh axes along which any array of a pytree is sharded, each once."""
+    specs = [jax.typeof(leaf).sharding.spec for leaf in jax.tree.leaves(tree)]
+    return tuple(dict.fromkeys(name for spec in specs for entry in spec for name in names_of(entry)))
+
+
 def _axes_of_types(call: Call, operands: Any) -> tuple[Any, Axes]:
     mesh = explicit_mesh(operands)
     specs = {name: tuple(jax.typeof(getattr(operands, name)).sharding.spec) for name in call.main}

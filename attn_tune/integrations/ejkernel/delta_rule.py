@@ -148,7 +148,8 @@ def ragged_gated_delta_rule(
       recurrent_state: ``[slots, N, H, V]``; float32 and donated under ``jax.jit`` it is updated in place. Needed, as
         are the next two.
       query_start_loc: int32 ``[sequences + 1]``.
-      state_indices: int32 ``[sequences]``, the slot of each sequence.
+      state_indices: int32 ``[sequences]``, the slot of each sequence; one that there is not is read as zeros, and not
+        written.
       use_qk_l2norm: normalise queries and keys, with 1e-6 under the root.
       chunk_size: another value than the default is left out with a warning.
 
@@ -162,6 +163,8 @@ def ragged_gated_delta_rule(
     pool, ends = check_array("recurrent_state", recurrent_state), check_array("query_start_loc", query_start_loc)
     indices = check_integers("state_indices", state_indices, (ends.size - 1,), "query_start_loc")
     slots, in_place = jnp.where(ends[1:] > ends[:-1], indices, -1), pool.dtype == jnp.float32
+    # A negative slot would count from the end.
+    places = jnp.where(slots < 0, pool.shape[0], slots)
     q, k = _normal(query, key, use_qk_l2norm)
     out, states = attn_tune.gated_delta_rule(
         q[None],
@@ -169,7 +172,7 @@ def ragged_gated_delta_rule(
         value[None],
         None if decay is None else decay[None],
         beta[None],
-        initial_state=pool if in_place else pool[slots].astype(jnp.float32),
+        initial_state=pool if in_place else pool.at[places].get(mode="fill", fill_value=0).astype(jnp.float32),
         cu_seqlens=ends,
         slots=slots if in_place else None,
         return_state=True,
@@ -177,8 +180,6 @@ def ragged_gated_delta_rule(
     )
     if in_place:
         return out[0], states
-    # A negative slot would count from the end.
-    places = jnp.where(slots < 0, pool.shape[0], slots)
     return out[0], pool.at[places].set(states.astype(pool.dtype), mode="drop")
 
 

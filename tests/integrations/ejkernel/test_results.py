@@ -85,11 +85,12 @@ def test_masks_of_ejkernel_mean_the_same(theirs, function):
         close(found[counted], expected[counted])
 
 
-def test_pools_of_another_dtype_keep_it_and_slots_of_no_token():
+@pytest.mark.parametrize("slots", [[2, 2, 0], [-1, 2, 0], [2, -1, 9]], ids=str)
+def test_pools_of_another_dtype_keep_it_and_slots_of_no_token(slots):
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.standard_normal((5, 2, 8)), jnp.float32) for _ in range(3))
     beta, pool = jnp.full((5, 2), 0.5), jnp.asarray(rng.standard_normal((4, 2, 8, 8)), jnp.bfloat16)
-    rest = (jnp.array([0, 3, 3, 5]), jnp.array([2, 2, 0]))
+    rest = (jnp.array([0, 3, 3, 5]), jnp.array(slots))
     out, after = ours.ragged_gated_delta_rule(q, k, v, beta, None, pool, *rest)
     want, states = ours.ragged_gated_delta_rule(q, k, v, beta, None, pool.astype(jnp.float32), *rest)
     np.testing.assert_array_equal(out, want)
