@@ -76,7 +76,8 @@ def attention_fn(
     ):
         if given is not None:
             raise UsageError(f"{name} cannot be honoured: the products are those of the kernels")
-    drops = dropout_rate > 0 and not deterministic
+    # Also where it is no rate, which is refused below.
+    drops = dropout_rate != 0 and not deterministic
     if drops and broadcast_dropout:
         raise UsageError(
             "broadcast_dropout=True cannot be honoured: the kernels drop each weight by itself; "

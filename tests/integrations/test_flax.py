@@ -159,6 +159,10 @@ def test_linen_modules_with_shared_dropout_are_refused():
         ({"module": object()}, "sow_weights"),
         ({"qk_attn_weights_einsum": jnp.einsum}, "qk_attn_weights_einsum"),
         ({"dropout_rate": 0.5, "broadcast_dropout": False}, "dropout_rng is missing"),
+        (
+            {"dropout_rate": -0.1, "broadcast_dropout": False, "dropout_rng": jax.random.key(0)},
+            r"must be in \[0, 1\), got -0.1",
+        ),
         ({"mask": jnp.ones((3, 2, 4, 4))}, "mask has the batch axes"),
         ({"bias": jnp.ones((1, 1, 1, 4, 4))}, "bias must broadcast"),
         ({"key": jnp.ones((2, 4, 2, 8))}, "key must have shape"),

@@ -259,7 +259,7 @@ def flash_mla(
         k = jnp.concatenate([k, _for_heads(b_k, k)], axis=-1)
         if b_q is not None:
             q = jnp.concatenate([query, _for_heads(b_q, query)], axis=-1)
-    drops = dropout_prob > 0 and not deterministic
+    drops = dropout_prob != 0 and not deterministic
     if drops and dropout_rng is None:
         raise UsageError("flash_mla: dropout_rng is missing: dropout needs a key when deterministic=False")
     return attn_tune.flash_attention(

@@ -253,6 +253,11 @@ def deepseek_attn(
     kernel = kernel_of(name, platform, cfg)
     batch, length, heads, _ = query.shape
     nope, rotary = w_kc.shape[2], b_k.shape[2]
+    wanted = nope + (rotary if b_q is None else 0)
+    if query.shape[3] != wanted:
+        raise UsageError(
+            f"{name}: query must be {wanted} wide {'without' if b_q is None else 'with'} b_q, got {query.shape[3]}"
+        )
     q_rope = query[..., nope:]
     if b_q is not None:
         q_rope = jnp.broadcast_to(b_q[:, :, None], (batch, length, heads, rotary)).astype(query.dtype)

@@ -3,6 +3,7 @@
 import types
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -74,6 +75,14 @@ def test_a_missing_partner_is_named():
         ours.flash_mla(q, kv, w, w, q[:, :, 0])
     with pytest.raises(UsageError, match="b_k"):
         ours.deepseek_attn(q, kv, w, w, q, q[:, :, 0], q[..., 0])
+    rotary = jnp.ones((1, 2, 1))
+    indexer = (jnp.ones((1, 2, 1, 4)), jnp.ones((1, 2, 4)), jnp.ones((1, 2, 1)))
+    with pytest.raises(UsageError, match="query must be 4 wide with b_q, got 5"):
+        ours.deepseek_attn(jnp.ones((1, 2, 2, 5)), kv, w, w, *indexer, rotary, rotary)
+    with pytest.raises(UsageError, match="query must be 5 wide without b_q, got 4"):
+        ours.deepseek_attn(q, kv, w, w, *indexer, None, rotary)
+    with pytest.raises(UsageError, match=r"dropout_prob must be in \[0, 1\), got -0.1"):
+        ours.flash_mla(q, kv, w, w, dropout_prob=-0.1, dropout_rng=jax.random.key(0), deterministic=False)
     with pytest.raises(UsageError, match="state_indices"):
         ours.ragged_gated_delta_rule(q[0], q[0], q[0], q[0, ..., 0])
     with pytest.raises(UsageError, match=r"state_indices must be integers \[1\] beside query_start_loc, got float32"):
