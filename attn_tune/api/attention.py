@@ -22,6 +22,7 @@ from attn_tune.ops.fields.arguments import (
     fit_4d,
     lengths_of,
     static_float,
+    typed_key,
 )
 from attn_tune.ops.fields.padding import zero_beyond
 from attn_tune.ops.fields.sinks import sinks_of
@@ -153,7 +154,7 @@ def attention(
         bias=checked_bias(bias, shape),
         mask=None if dense is None else fit_4d("attention_mask", dense_4d(dense), shape),
         sinks=None if softmax_aux is None else sinks_of(softmax_aux, shape["N"], shape["K"]),
-        dropout=_key(dropout_rng) if drops else None,
+        dropout=typed_key(dropout_rng) if drops else None,
     )
     problem = Problem(
         batch=shape["B"],
@@ -186,10 +187,3 @@ def attention(
     )
     # Rows of padding are zero already; this is for their cotangents, which may not be numbers.
     return zero_beyond(outputs["out"], q_lengths), outputs["weights"]
-
-
-def _key(key: Any) -> Key[Array, ""]:
-    # Raw uint32 keys of the older API are still what many models carry.
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        key = jax.random.wrap_key_data(key)
-    return key

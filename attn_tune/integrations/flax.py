@@ -3,11 +3,11 @@
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from attn_tune.api.top_left import attend_top_left
+from attn_tune.ops.fields.arguments import typed_key
 from attn_tune.schema.errors import UsageError
 
 
@@ -61,7 +61,7 @@ def attention_fn(
 
     Raises:
       UsageError: an argument is malformed, or cannot be honoured: dropout that is shared by batch entries and heads,
-        weights to be sown (``module``), a product of the caller's own.
+        weights to be sown (``module``), a product of the caller's own, ``is_causal`` or a window in decoding.
       UnsupportedError: no kernel can do this here, or not the requested one.
     """
     del force_fp32_for_softmax
@@ -93,6 +93,12 @@ def attention_fn(
                 f"{name} must have shape [batch..., length, heads, head dim] with the batch axes of query, "
                 f"got {x.shape} beside {arrays[0].shape}"
             )
+    keys = arrays[1].shape[-3]
+    if arrays[0].shape[-3] == 1 < keys and (is_causal or local_window_size is not None):
+        raise UsageError(
+            f"is_causal and local_window_size count from the first query and key: one query would not see the last of "
+            f"{keys} keys; with decode=True the module's own mask is enough, so leave them out there"
+        )
     batch = arrays[0].shape[:-3]
     q, k, v = (x.reshape(math.prod(batch), *x.shape[-3:]) for x in arrays)
     out, _ = attend_top_left(
@@ -106,7 +112,7 @@ def attention_fn(
         precision=precision,
         implementation=implementation,
         dropout_rate=dropout_rate if drops else 0.0,
-        dropout_seed=_typed_key(dropout_rng) if drops else None,
+        dropout_seed=typed_key(dropout_rng) if drops else None,
     )
     return out.reshape(*batch, *out.shape[1:])
 
@@ -123,10 +129,3 @@ def _pairs(name: str, array: Array, batch: tuple[int, ...]) -> Array:
     if any(size not in (1, whole) for size, whole in zip(outer, batch, strict=True)):
         raise UsageError(f"{name} has the batch axes {outer}; each must be 1 or that of {batch}")
     return jnp.broadcast_to(array, (*batch, *inner)).reshape(math.prod(batch), *inner)
-
-
-def _typed_key(key: Any) -> Any:
-    # Raw uint32 keys of the older API are still what many models carry.
-    if hasattr(key, "dtype") and not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(key)
-    return key

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from attn_tune.api.flash_attention import flash_attention
+from attn_tune.schema.errors import UnsupportedError
 from tests.several_devices import run_with_devices
 
 
@@ -56,3 +57,31 @@ def test_a_single_head_may_be_sharded_along_a_mesh_axis_of_size_one(kind):
     assert out == pytest.approx(x.size)
     if kind is AxisType.Explicit:
         assert jax.typeof(grad) == jax.typeof(x)
+
+
+@pytest.mark.parametrize("shared", ["sinks", "bias", "key heads"])
+def test_arrays_that_devices_share_in_two_shard_maps_are_refused(shared):
+    # The gradient of sinks was that of one shard of the outer one.
+    mesh = jax.sharding.AbstractMesh((2, 2), ("b", "h"), axis_types=(AxisType.Explicit,) * 2)
+
+    def array(*shape, spec):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+
+    def shape_of(*arrays, names=()):
+        def local(q, k, v, *more):
+            return flash_attention(q, k, v, **dict(zip(names, more, strict=True)))
+
+        specs = (P("b"),) * 3 + (P(),) * len(names)
+        call = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P("b"), axis_names={"b"})
+        with jax.sharding.use_abstract_mesh(mesh):
+            return jax.eval_shape(call, *arrays).shape
+
+    own, one_head = (array(4, 8, 4, 8, spec=P("b", None, "h")),) * 3, (array(4, 8, 1, 8, spec=P("b")),) * 2
+    assert shape_of(*own) == (4, 8, 4, 8)
+    calls = {
+        "sinks": lambda: shape_of(*own, array(4, spec=P("h")), names=["softmax_aux"]),
+        "bias": lambda: shape_of(*own, array(1, 1, 8, 8, spec=P()), names=["bias"]),
+        "key heads": lambda: shape_of(own[0], *one_head),
+    }
+    with pytest.raises(UnsupportedError, match="over b that leaves out explicit axes: name h in"):
+        calls[shared]()

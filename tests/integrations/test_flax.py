@@ -163,6 +163,8 @@ def test_linen_modules_with_shared_dropout_are_refused():
             {"dropout_rate": -0.1, "broadcast_dropout": False, "dropout_rng": jax.random.key(0)},
             r"must be in \[0, 1\), got -0.1",
         ),
+        ({"query": jnp.ones((1, 1, 2, 8)), "is_causal": True}, "one query would not see the last of 4 keys"),
+        ({"query": jnp.ones((1, 1, 2, 8)), "local_window_size": (3, 0)}, "decode=True the module's own mask is enough"),
         ({"mask": jnp.ones((3, 2, 4, 4))}, "mask has the batch axes"),
         ({"bias": jnp.ones((1, 1, 1, 4, 4))}, "bias must broadcast"),
         ({"key": jnp.ones((2, 4, 2, 8))}, "key must have shape"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -20,6 +21,7 @@ from attn_tune.api.meshes.axes import (
     specs_of,
     ways,
 )
+from attn_tune.api.meshes.deferred import varying_axes
 from attn_tune.api.meshes.shards import own_part, summed_outputs
 from attn_tune.ops.cached import cached
 from attn_tune.schema.errors import UnsupportedError, UsageError
@@ -156,6 +158,8 @@ def _mapped(call: Call, run: Run, problem: Any, inputs: Inputs, mesh: Any, axes:
     out_specs = specs_of(call, call.outputs(problem, inputs.operands), axes)
     if mesh.explicit_axes:
         inputs = jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), inputs, specs)
+    if call.backward_inputs is not None:
+        _check_shared(inputs, specs)
 
     def local(inputs: Inputs) -> Outputs:
         outputs = run(inputs._replace(operands=own_part(call, inputs.operands, axes)))
@@ -169,6 +173,30 @@ def _mapped(call: Call, run: Run, problem: Any, inputs: Inputs, mesh: Any, axes:
         # The transpose of shard_map then adds up the gradients of what is replicated.
         check_vma=False,
     )(inputs)
+
+
+def _check_shared(inputs: Inputs, specs: Inputs) -> None:
+    """Check that a ``shard_map`` around this one leaves no array to devices of both: its gradient would not be summed.
+
+    Raises:
+      UnsupportedError: it does.
+    """
+    outer = varying_axes(inputs)
+    cut = set[str]().union(*map(_of, jax.tree.leaves(specs)))
+
+    def is_shared(x: Array, spec: PartitionSpec) -> bool:
+        return jnp.issubdtype(x.dtype, jnp.inexact) and not (cut <= _of(spec) and outer <= varying_axes(x))
+
+    others, left_out = (", ".join(sorted(names)) for names in (outer, cut))
+    if outer and any(jax.tree.leaves(jax.tree.map(is_shared, inputs, specs))):
+        raise UnsupportedError(
+            "arrays that devices share (a bias that broadcasts, sinks, a key/value head) have no gradient under a "
+            f"jax.shard_map over {others} that leaves out explicit axes: name {left_out} in its axes and specs too"
+        )
+
+
+def _of(spec: PartitionSpec) -> set[str]:
+    return {name for entry in spec for name in names_of(entry)}
 
 
 def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence[PartitionSpec | None]) -> Axes:

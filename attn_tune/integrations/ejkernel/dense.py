@@ -22,7 +22,9 @@ from attn_tune.integrations.ejkernel.arguments import (
     sinks_by_head,
     sinks_of_all,
 )
+from attn_tune.ops.fields.arguments import typed_key
 from attn_tune.ops.masks.mask_info import MaskInfo
+from attn_tune.ops.masks.visibility import window_of
 from attn_tune.schema.errors import UsageError
 
 type Window = int | tuple[int, int] | None
@@ -274,7 +276,7 @@ def flash_mla(
         causal=causal,
         logits_soft_cap=logits_soft_cap,
         dropout_prob=dropout_prob if drops else 0.0,
-        dropout_seed=dropout_rng if drops else None,  # pyright: ignore[reportArgumentType]
+        dropout_seed=typed_key(dropout_rng) if drops else None,
         sliding_window=sliding_window,
         platform=kernel_of("flash_mla", platform, cfg),
     )
@@ -290,7 +292,7 @@ def ragged_decode_attention(
     /,
     *,
     softmax_scale: float | None = None,
-    sliding_window: tuple[int, int] | None = None,
+    sliding_window: Window = None,
     logits_soft_cap: float | None = None,
     platform: str | None = None,
     cfg: Any = None,
@@ -309,7 +311,7 @@ def ragged_decode_attention(
       key, value: ``[B, S, K, H]`` and ``[B, S, K, V]``.
       sequence_start, sequence_end: int32 ``[B]``.
       softmax_aux: sinks, ``[sinks]`` of all heads, or ``[N | K, sinks]``.
-      sliding_window: ``(left, right)`` in positions.
+      sliding_window: ``w`` or ``(left, right)`` in positions.
       mesh, in_specs, out_specs: refused.
 
     Raises:
@@ -322,7 +324,7 @@ def ragged_decode_attention(
     q = query if query.ndim == 4 else query[:, None]
     kernel = kernel_of(name, platform, cfg)
     sinks = sinks_of_all(softmax_aux)
-    left = None if sliding_window is None else sliding_window[0]
+    left = None if sliding_window is None else window_of(sliding_window)[0]
     if not isinstance(sequence_start, Tracer) and not np.any(np.asarray(sequence_start)):
         out = attn_tune.paged_decode(
             q,
@@ -342,7 +344,7 @@ def ragged_decode_attention(
             positions = MaskInfo(
                 q_positions=jnp.asarray(sequence_end, jnp.int32)[:, None] - 1,
                 kv_positions=jnp.broadcast_to(at, key.shape[:2]),
-                sliding_window=(left, None),  # pyright: ignore[reportArgumentType]
+                sliding_window=(left, None),
             )
             mask = mask & positions
         out = attn_tune.flash_attention(

@@ -186,6 +186,9 @@ def mean_pooling(
     """
     name = "mean_pooling"
     leave_out(name, chunk_size=None if chunk_size == 32 else chunk_size, platform=platform, cfg=cfg)
+    if x.ndim != (3 if cu_seqlens is None else 2):
+        wanted = "[B, T, width]" if cu_seqlens is None else "[tokens, width] with cu_seqlens"
+        raise UsageError(f"{name}: x must be {wanted}, got {list(x.shape)}")
     if cu_seqlens is None:
         return jnp.mean(x, axis=1)
     ends = checked_ends(cu_seqlens, 1, x.shape[0])

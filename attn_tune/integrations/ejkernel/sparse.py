@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 import attn_tune
@@ -206,6 +206,9 @@ def ring_attention(
         raise UsageError(f"{name}: mesh needs in_specs and out_specs; or call it inside jax.shard_map")
     rows = [PartitionSpec(*(spec or ())[:2]) for spec in in_specs[:2]]
     specs = (*(spec or PartitionSpec() for spec in in_specs[:3]), PartitionSpec(), *rows)
+    if any(kind == AxisType.Explicit for kind in mesh.axis_types):
+        placed = (NamedSharding(mesh, spec) for spec in specs)
+        operands = (x if x is None else jax.sharding.reshard(x, to) for x, to in zip(operands, placed, strict=True))
     return jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)(*operands)
 
 
@@ -258,6 +261,8 @@ def deepseek_attn(
         raise UsageError(
             f"{name}: query must be {wanted} wide {'without' if b_q is None else 'with'} b_q, got {query.shape[3]}"
         )
+    if b_q is not None and b_q.shape != (batch, length, rotary):
+        raise UsageError(f"{name}: b_q must have shape {(batch, length, rotary)}, as b_k, got {b_q.shape}")
     q_rope = query[..., nope:]
     if b_q is not None:
         q_rope = jnp.broadcast_to(b_q[:, :, None], (batch, length, heads, rotary)).astype(query.dtype)

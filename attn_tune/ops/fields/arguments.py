@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -14,6 +15,13 @@ from attn_tune.ops.masks.mask_info import MaskInfo
 from attn_tune.schema.errors import UsageError, shown
 
 DTYPES = ("bfloat16", "float16", "float32")
+
+
+def typed_key(key: Any) -> Any:
+    """A key of ``jax.random`` as it is now; raw uint32 keys of the older API are still what many models carry."""
+    if hasattr(key, "dtype") and not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(key)
+    return key
 
 
 def check_qkv(query: Array, key: Array, value: Array, *, may_be_empty: bool = False) -> dict[str, int]:

@@ -69,6 +69,23 @@ def test_an_array_that_no_op_takes_is_refused_by_name(function, place, name):
         getattr(ours, function)(*(None,) * place, ONE)
 
 
+def test_a_raw_key_and_a_window_of_one_number_are_taken():
+    q, kv, w = jnp.ones((1, 2, 2, 4)), jnp.ones((1, 2, 3)), jnp.ones((3, 2, 4))
+    typed = jax.random.key(3)
+    one, other = (
+        ours.flash_mla(q, kv, w, w, dropout_prob=0.5, dropout_rng=key, deterministic=False)
+        for key in (typed, jax.random.key_data(typed))
+    )
+    np.testing.assert_array_equal(one, other)
+    cache, ends = jnp.arange(8.0).reshape(1, 4, 2, 1), (jnp.zeros(1, jnp.int32), jnp.array([4]))
+    one, other = (
+        ours.ragged_decode_attention(q[:, :1, :, :1], cache, cache, *ends, sliding_window=w) for w in (1, (1, 0))
+    )
+    np.testing.assert_array_equal(one, other)
+    with pytest.raises(UsageError, match="sliding_window must be a non-negative integer"):
+        ours.ragged_decode_attention(q[:, :1, :, :1], cache, cache, *ends, sliding_window=(2, "x"))
+
+
 def test_a_missing_partner_is_named():
     q, kv, w = jnp.ones((1, 2, 2, 4)), jnp.ones((1, 2, 3)), jnp.ones((3, 2, 4))
     with pytest.raises(UsageError, match="b_k"):
@@ -81,6 +98,10 @@ def test_a_missing_partner_is_named():
         ours.deepseek_attn(jnp.ones((1, 2, 2, 5)), kv, w, w, *indexer, rotary, rotary)
     with pytest.raises(UsageError, match="query must be 5 wide without b_q, got 4"):
         ours.deepseek_attn(q, kv, w, w, *indexer, None, rotary)
+    with pytest.raises(UsageError, match=r"b_q must have shape \(1, 2, 1\), as b_k, got \(1, 2, 2\)"):
+        ours.deepseek_attn(q, kv, w, w, *indexer, jnp.ones((1, 2, 2)), rotary)
+    with pytest.raises(UsageError, match=r"x must be \[tokens, width\] with cu_seqlens, got \[1, 2, 3\]"):
+        ours.mean_pooling(kv, jnp.array([0, 2]))
     with pytest.raises(UsageError, match=r"dropout_prob must be in \[0, 1\), got -0.1"):
         ours.flash_mla(q, kv, w, w, dropout_prob=-0.1, dropout_rng=jax.random.key(0), deterministic=False)
     with pytest.raises(UsageError, match="state_indices"):

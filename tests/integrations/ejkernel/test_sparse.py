@@ -86,7 +86,8 @@ def test_segments_and_positions_mask_blocksparse_attention(arrays):
     np.testing.assert_allclose(out, expected(arrays, causal(LENGTH, LENGTH, offset=-20)), atol=2e-4)
 
 
-def test_ring_attention_is_attention_with_a_mesh_in_a_shard_map_and_without_an_axis(arrays):
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_ring_attention_is_attention_with_a_mesh_in_a_shard_map_and_without_an_axis(arrays, kind):
     q, k, v = (jnp.asarray(x.swapaxes(1, 2)) for x in arrays)
     ids = jnp.asarray(np.arange(LENGTH) // 100)[None]
     sinks = np.array([[0.5], [1.0]], np.float32)
@@ -96,7 +97,7 @@ def test_ring_attention_is_attention_with_a_mesh_in_a_shard_map_and_without_an_a
     same = np.asarray(ids[0])[:, None] == np.asarray(ids[0])
     one = attend(*(np.asarray(x[0]) for x in (q, k, v)), mask=same & causal(LENGTH, LENGTH, left=90), sinks=sinks)
     np.testing.assert_allclose(alone[0], one[0], atol=2e-4)
-    mesh = jax.make_mesh((1,), ("sp",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((1,), ("sp",), axis_types=(kind,))
     rows = PartitionSpec(None, "sp")
     sharded = ours.ring_attention(
         q, k, v, jnp.asarray(sinks), axis_name="sp", mesh=mesh, in_specs=(rows,) * 3, out_specs=rows, **keywords
