@@ -16,6 +16,7 @@ from attn_tune.api.meshes.axes import (
     Axes,
     axes_by_letter,
     axes_of_specs,
+    leaf_name,
     names_of,
     spec_of,
     specs_of,
@@ -159,7 +160,7 @@ def _mapped(call: Call, run: Run, problem: Any, inputs: Inputs, mesh: Any, axes:
     if mesh.explicit_axes:
         inputs = jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), inputs, specs)
     if call.backward_inputs is not None:
-        _check_shared(inputs, specs)
+        _check_shared(call, inputs, specs)
 
     def local(inputs: Inputs) -> Outputs:
         outputs = run(inputs._replace(operands=own_part(call, inputs.operands, axes)))
@@ -175,7 +176,7 @@ def _mapped(call: Call, run: Run, problem: Any, inputs: Inputs, mesh: Any, axes:
     )(inputs)
 
 
-def _check_shared(inputs: Inputs, specs: Inputs) -> None:
+def _check_shared(call: Call, inputs: Inputs, specs: Inputs) -> None:
     """Check that a ``shard_map`` around this one leaves no array to devices of both: its gradient would not be summed.
 
     Raises:
@@ -184,14 +185,16 @@ def _check_shared(inputs: Inputs, specs: Inputs) -> None:
     outer = varying_axes(inputs)
     cut = set[str]().union(*map(_of, jax.tree.leaves(specs)))
 
-    def is_shared(x: Array, spec: PartitionSpec) -> bool:
-        return jnp.issubdtype(x.dtype, jnp.inexact) and not (cut <= _of(spec) and outer <= varying_axes(x))
-
-    others, left_out = (", ".join(sorted(names)) for names in (outer, cut))
-    if outer and any(jax.tree.leaves(jax.tree.map(is_shared, inputs, specs))):
+    shared = [
+        call.main.get(name := leaf_name(path), name)
+        for (path, x), spec in zip(jax.tree.leaves_with_path(inputs), jax.tree.leaves(specs), strict=True)
+        if jnp.issubdtype(x.dtype, jnp.inexact) and not (cut <= _of(spec) and outer <= varying_axes(x))
+    ]
+    if outer and shared:
+        others, left_out = (", ".join(sorted(names)) for names in (outer, cut))
         raise UnsupportedError(
-            "arrays that devices share (a bias that broadcasts, sinks, a key/value head) have no gradient under a "
-            f"jax.shard_map over {others} that leaves out explicit axes: name {left_out} in its axes and specs too"
+            f"devices share {' and '.join(shared)}, whose gradient is not added up under a jax.shard_map over {others} "
+            f"that leaves out explicit axes: name {left_out} in its axes and specs too"
         )
 
 
