@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from attn_tune.api.context_parallel.layouts import Layout, axis_size
+from attn_tune.api.meshes.axes import names_of
 from attn_tune.ops.masks.visibility import Window
 
 type Part = tuple[Array, Bool[Array, ""] | None]
@@ -277,7 +278,7 @@ def _by_distance(ring: Ring, window: Window, batch: int, length: int) -> Plan:
 
 def _permuted(ring: Ring, x: Array, pairs: list[tuple[int, int]]) -> Array:
     """``x`` passed on; ``pairs`` count devices in the order of the ring's axes, JAX takes that of the mesh alone."""
-    names = tuple(ring.axis_name) if isinstance(ring.axis_name, tuple | list) else (ring.axis_name,)
+    names = names_of(ring.axis_name)
     known = jax.sharding.get_abstract_mesh().axis_names
     # The axis of a `vmap` is in no mesh.
     order = sorted(names, key=known.index) if set(names) <= set(known) else list(names)

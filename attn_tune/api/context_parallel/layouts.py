@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from attn_tune.api.meshes.axes import names_of
 from attn_tune.ops.fields.arguments import check_array
 from attn_tune.ops.fields.integers import as_integer
 from attn_tune.schema.errors import UsageError, shown, unknown_name
@@ -105,7 +106,7 @@ def axis_size(axis_name: Any) -> int:
     Raises:
       UsageError: the axis is not bound here, or named twice.
     """
-    if _repeats(axis_name):
+    if len(set(names := names_of(axis_name))) < len(names):
         raise UsageError(f"axis_name {axis_name!r} names an axis twice")
     try:
         return jax.lax.axis_size(axis_name)
@@ -113,10 +114,6 @@ def axis_size(axis_name: Any) -> int:
         raise UsageError(
             f"axis_name {axis_name!r} is not bound here: call it inside jax.shard_map over a mesh with this axis"
         ) from None
-
-
-def _repeats(names: Any) -> bool:
-    return isinstance(names, tuple | list) and len(set(names)) < len(names)
 
 
 def check_length(layout: Layout, length: int) -> None:

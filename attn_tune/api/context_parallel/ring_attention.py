@@ -30,6 +30,8 @@ STRATEGIES = ("ring", "ulysses", "all_gather")
 # Operations for each byte that a hop transfers from which on a ring hides its transfers: 600 TFLOP/s beside 400 GB/s,
 # what attention and one direction of NVLink reach on a Hopper GPU.
 _HIDES = 1500
+# Of documents; those above are padding's.
+_HIGHEST_ID = min(Q_PADDING, KV_PADDING) - 1
 
 
 def ring_attention(
@@ -202,7 +204,7 @@ def _without_padding(local: Local, counts: Array) -> Local:
     """Zeros for padding, and ids that never meet."""
     q, k, v = (jnp.where(counts[..., None, None], x, 0) for x in (local.q, local.k, local.v))
     q_ids, kv_ids = (
-        jnp.where(counts, 0 if ids is None else jnp.minimum(ids, min(Q_PADDING, KV_PADDING) - 1), padding)
+        jnp.where(counts, 0 if ids is None else jnp.minimum(ids, _HIGHEST_ID), padding)
         for ids, padding in ((local.q_segments, Q_PADDING), (local.kv_segments, KV_PADDING))
     )
     return local._replace(q=q, k=k, v=v, q_segments=q_ids, kv_segments=kv_ids)

@@ -36,10 +36,15 @@ class Axes(NamedTuple):
 
 
 def names_of(entry: Any) -> tuple[str, ...]:
-    """The mesh axes of one entry of a partition spec."""
+    """The mesh axes of one entry of a partition spec, or of an ``axis_name``."""
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
-    return tuple(entry) if isinstance(entry, tuple) else (entry,)
+    return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
+
+
+def names_in(spec: PartitionSpec) -> set[str]:
+    """All mesh axes of a partition spec."""
+    return {name for entry in spec for name in names_of(entry)}
 
 
 def ways(mesh: Mapping[str, int], names: Iterable[str]) -> int:
@@ -110,8 +115,7 @@ def specs_of(call: Call, tree: Any, axes: Axes) -> Any:
 
 def summed_axes(spec: PartitionSpec, axes: Axes) -> tuple[str, ...]:
     """The axes over which the shards' parts of a gradient are added up: those by which its primal is not cut."""
-    cut = {name for entry in spec for name in names_of(entry)}
-    return tuple(name for name in axes.names if name not in cut)
+    return tuple(name for name in axes.names if name not in names_in(spec))
 
 
 def leaf_name(path: tuple[Any, ...]) -> str:

@@ -17,6 +17,7 @@ from attn_tune.api.meshes.axes import (
     axes_by_letter,
     axes_of_specs,
     leaf_name,
+    names_in,
     names_of,
     spec_of,
     specs_of,
@@ -138,10 +139,9 @@ def explicit_mesh(tree: Any) -> Any:
     return next((kind.mesh for kind in kinds if any(map(names_of, kind.spec))), None)
 
 
-def explicit_axes(tree: Any) -> tuple[str, ...]:
-    """The explicit mesh axes along which any array of a pytree is sharded, each once."""
-    specs = [jax.typeof(leaf).sharding.spec for leaf in jax.tree.leaves(tree)]
-    return tuple(dict.fromkeys(name for spec in specs for entry in spec for name in names_of(entry)))
+def explicit_axes(tree: Any) -> list[str]:
+    """The explicit mesh axes along which any array of a pytree is sharded, sorted."""
+    return sorted(set[str]().union(*(names_in(jax.typeof(leaf).sharding.spec) for leaf in jax.tree.leaves(tree))))
 
 
 def _axes_of_types(call: Call, operands: Any) -> tuple[Any, Axes]:
@@ -159,8 +159,7 @@ def _mapped(call: Call, run: Run, problem: Any, inputs: Inputs, mesh: Any, axes:
     out_specs = specs_of(call, call.outputs(problem, inputs.operands), axes)
     if mesh.explicit_axes:
         inputs = jax.tree.map(lambda x, spec: _reshard(x, mesh, spec), inputs, specs)
-    if call.backward_inputs is not None:
-        _check_shared(call, inputs, specs)
+    _check_shared(call, inputs, specs)
 
     def local(inputs: Inputs) -> Outputs:
         outputs = run(inputs._replace(operands=own_part(call, inputs.operands, axes)))
@@ -177,29 +176,25 @@ def _mapped(call: Call, run: Run, problem: Any, inputs: Inputs, mesh: Any, axes:
 
 
 def _check_shared(call: Call, inputs: Inputs, specs: Inputs) -> None:
-    """Check that a ``shard_map`` around this one leaves no array to devices of both: its gradient would not be summed.
+    """Check that under another ``shard_map`` no array is shared by devices of either: its gradient would not be summed.
 
     Raises:
-      UnsupportedError: it does.
+      UnsupportedError: one is.
     """
-    outer = varying_axes(inputs)
-    cut = set[str]().union(*map(_of, jax.tree.leaves(specs)))
-
+    if call.backward_inputs is None or not (outer := varying_axes(inputs)):
+        return
+    cut = set[str]().union(*map(names_in, jax.tree.leaves(specs)))
     shared = [
         call.main.get(name := leaf_name(path), name)
         for (path, x), spec in zip(jax.tree.leaves_with_path(inputs), jax.tree.leaves(specs), strict=True)
-        if jnp.issubdtype(x.dtype, jnp.inexact) and not (cut <= _of(spec) and outer <= varying_axes(x))
+        if jnp.issubdtype(x.dtype, jnp.inexact) and not (cut <= names_in(spec) and outer <= varying_axes(x))
     ]
-    if outer and shared:
+    if shared:
         others, left_out = (", ".join(sorted(names)) for names in (outer, cut))
         raise UnsupportedError(
             f"devices share {' and '.join(shared)}, whose gradient is not added up under a jax.shard_map over {others} "
             f"that leaves out explicit axes: name {left_out} in its axes and specs too"
         )
-
-
-def _of(spec: PartitionSpec) -> set[str]:
-    return {name for entry in spec for name in names_of(entry)}
 
 
 def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence[PartitionSpec | None]) -> Axes:

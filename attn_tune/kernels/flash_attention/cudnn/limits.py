@@ -1,6 +1,7 @@
 """Problems that cuDNN's fused attention cannot do, known before anything is compiled."""
 
 from attn_tune.kernels.lang.libraries.cudnn import cudnn_version, refuses_device
+from attn_tune.kernels.lang.libraries.features import lacking
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema.device import Device
 
@@ -13,6 +14,7 @@ def unsupported(problem: Problem, direction: str, device: Device) -> str | None:
     return (
         refuses_device(device, cudnn_version())
         or _of_shape(problem, device.compute_capability or 0)
+        or lacking(problem, known=("mask", "bias", "segments", "dropout"))
         or _of_features(problem)
         or _of_bias(problem, direction)
         or _of_backward(problem, direction)
@@ -35,16 +37,8 @@ def _of_shape(problem: Problem, capability: int) -> str | None:
 
 
 def _of_features(problem: Problem) -> str | None:
-    if problem.scale <= 0:
-        return f"scale={problem.scale!r} is not positive: it hides keys before it scales, and returns NaN"
-    if problem.soft_cap is not None:
-        return "it has no tanh soft cap"
     if problem.dropout_rate > 0:
         return "its dropout draws other random numbers than the op defines"
-    if problem.logits_dtype != "float32":
-        return f"its logits are float32, not {problem.logits_dtype}"
-    if problem.has_positions:
-        return "it has no explicit positions"
     if problem.has_segments and not problem.has_lengths:
         return "it has no segment ids; padding behind the keys it takes as lengths (MaskInfo.from_lengths)"
     if problem.has_lengths and (problem.bias_dims is not None or problem.window != (None, None)):
