@@ -56,10 +56,11 @@ def load_grid(name: str, *, lengths: Sequence[str] = ()) -> Grid:
 
     ``lengths`` picks among all lengths of the grid, by group (``prefill``), length (``4k``) or text (``4x4k``), and
     ``all`` takes every one; without it the groups named by the grid's ``run`` are taken. It picks among layers with
-    lengths of their own too, and a signature may be left without a point.
+    lengths of their own too, and a signature must have one of them.
 
     Raises:
-      UsageError: no such grid, or the file is malformed; the message names file, table and key.
+      UsageError: no such grid, nothing of these lengths, or the file is malformed; the message names file, table and
+        key.
     """
     if "=" in name:
         return _single(name, lengths)
@@ -167,9 +168,10 @@ def _single(text: str, lengths: Sequence[str]) -> Grid:
         )
     op = get_op(name)
     signature = op.problem_signature(text)
+    if lengths and not has_lengths(op.axes, signature.values, lengths):
+        raise UsageError(f"{signature.text!r}: no lengths match {', '.join(lengths)}; a signature has its own")
     point = GridPoint(name=signature.text, op=op.name, signature=signature, source="")
-    points = (point,) if not lengths or has_lengths(op.axes, signature.values, lengths) else ()
-    return Grid(name=signature.text, summary="one signature", source="", points=points)
+    return Grid(name=signature.text, summary="one signature", source="", points=(point,))
 
 
 def _all(lengths: Sequence[str]) -> Grid:

@@ -388,3 +388,10 @@ def test_a_grid_is_not_written_over_a_special_file(tmp_path: Path):
     with pytest.raises(StorageError, match="is a FIFO"):
         write_grid(load_grid("cpu-smoke"), path, overwrite=True)
     assert path.is_fifo()
+
+
+def test_a_signature_without_one_of_the_lengths_is_refused_also_beside_another_grid():
+    text = "flash_attention/v1 b=1 t=300 s=300 n=2 k=2 h=64 v=64 dtype=float32"
+    assert load_grid(text, lengths=["300"]).points[0].name == text
+    with pytest.raises(UsageError, match="no lengths match train"):
+        load_grid(text, lengths=["train"])
