@@ -178,3 +178,35 @@ def test_diff_and_views_call_the_untuned_config_so(tmp_path):
     assert found.after.endswith("proven untuned config")
     assert "heuristic" not in found.after
     assert not [c for one in relations() if one.kind == "view" for c in one.columns if "heuristic" in c]
+
+
+CHANGES = {
+    "another config": ([row(sig(1024), **SLOW)], [row(sig(1024), **FAST)], "alpha 1.00 us -> 900 ns block=128"),
+    "its bits differ": (
+        [row(sig(1024), **SLOW)],
+        [row(sig(1024), **SLOW, repeatable=False)],
+        "alpha 1.00 us (bits differ from run to run)",
+    ),
+    "another kernel is faster": (
+        [row(sig(1024), **SLOW)],
+        [row(sig(1024), kernel="beta", **FAST), row(sig(1024), **SLOW, rank=1)],
+        "+beta 900 ns block=128, alpha 1.00 us",
+    ),
+    "a kernel less": (
+        [row(sig(1024), **SLOW)],
+        [row(sig(1024), kernel="beta", **FAST)],
+        "+beta 900 ns block=128, -alpha",
+    ),
+    "new": ([row(sig(4096), **SLOW)], [row(sig(1024), **FAST)], "alpha 900 ns block=128"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_an_outcome_says_what_changes(tmp_path, case):
+    *answers, change = CHANGES[case]
+    packs = [
+        read_pack(write_folder(tmp_path / name, pack_files({"fwd": rows}, name=name)))
+        for name, rows in zip(("old", "new"), answers, strict=True)
+    ]
+    merged = merge_packs(packs, tmp_path / "all", name="all", version="1", policy="replace")
+    assert [one.change for one in merged.outcomes] == [change]

@@ -19,4 +19,4 @@ def show_outcomes(outcomes: "Sequence[Resolution]") -> None:
     if outcomes:
         names = selection.point_names()
         rows = [{"point": names.get(one.signature, one.signature), **asdict(one)} for one in outcomes]
-        output.emit_frame(pd.DataFrame(rows).drop(columns=["signature"]))
+        output.emit_frame(pd.DataFrame(rows).drop(columns=["signature", "stored", "incoming"]))

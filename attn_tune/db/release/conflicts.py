@@ -89,6 +89,21 @@ class PackAnswer:
         )
 
 
+def _change(stored: PackAnswer | None, incoming: PackAnswer) -> str:
+    """The kernels that came in by rank: times before and now, knobs that differ; ``+`` is new, ``-`` is gone."""
+    before = {row.kernel: row for row in stored.rows} if stored else {}
+    words = []
+    for row in sorted(incoming.rows, key=lambda row: row.rank):
+        old = before.pop(row.kernel, None)
+        times = [duration(one.median_ns) for one in (old, row) if one and one.median_ns is not None]
+        known = config_words(old.config).split() if old else []
+        knobs = [word for word in config_words(row.config).split() if word not in known]
+        doubts = [f"({doubt})" for doubt in row.doubts if not old or doubt not in old.doubts]
+        name = f"+{row.kernel}" if stored and not old else row.kernel
+        words.append(" ".join(filter(None, [name, " -> ".join(dict.fromkeys(times)), *knobs, *doubts])))
+    return ", ".join([*words, *(f"-{kernel}" for kernel in before)])
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolution:
     """The fate of one problem and the reason: a line of the table that an import prints.
@@ -98,6 +113,7 @@ class Resolution:
       direction: the direction.
       device: the device's name.
       fate: the fate of the rows that came in.
+      change: what the answer that came in has otherwise.
       stored: the stored answer as text, ``""`` where there is none.
       incoming: the answer that came in, as text.
       reason: the reason of the fate.
@@ -107,6 +123,7 @@ class Resolution:
     direction: str
     device: str
     fate: Fate
+    change: str
     stored: str
     incoming: str
     reason: str
@@ -176,6 +193,7 @@ def take_in(answers: dict[Key, PackAnswer], pack: Pack, policy: str) -> tuple[li
             direction=key[2],
             device=str(pack.devices[key[0]]),
             fate=fate or Fate.KEPT,
+            change=_change(stored, incoming),
             stored="" if stored is None else str(stored),
             incoming=str(incoming),
             reason=reason if fate else f"conflict: {reason}",
