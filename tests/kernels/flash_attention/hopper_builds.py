@@ -31,7 +31,7 @@ KEPT = ("h128 behind, from registers", "h64", "h256", "everything")
 BUILDS = {
     "h128": (_LLAMA, {}),
     "h128 behind, from registers": (_LLAMA, {"ahead": False, "staged_dq": False}),
-    "h128 late": (_LLAMA, {"late_dq": True}),
+    "h128 late dq, tiles taken early": (_LLAMA, {"late_dq": True, "takes_late": False}),
     "h64": (_NARROW, {}),
     "h256": (dataclasses.replace(_LLAMA, head_dim=256, v_head_dim=256), {}),
     "lengths": (dataclasses.replace(_LLAMA, kv_len=4096, has_segments=True, has_lengths=True), {}),

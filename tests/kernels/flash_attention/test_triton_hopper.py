@@ -193,21 +193,23 @@ def test_the_aligned_causal_forward_masks_nothing_in_its_loop():
 
 
 @pytest.mark.parametrize(
-    ("p", "dynamic"),
+    ("p", "devices", "dynamic"),
     [
-        (problem(has_segments=True), True),
-        (problem(has_segments=True, has_lengths=True), False),
-        (problem(causal=True, window=(127, None)), False),
-        (problem(causal=True), False),
+        (problem(has_segments=True), 1, True),
+        (problem(has_segments=True, has_lengths=True), 1, False),
+        (problem(causal=True, window=(127, None)), 1, False),
+        (problem(B=1, T=32768, N=32, causal=True), 1, False),
         # A transfer between devices may be under way beside these.
-        (problem(B=1, T=32768, N=32, causal=True), True),
-        (problem(B=1, T=32768, N=32, causal=True, window=(127, None)), False),
+        (problem(causal=True), 2, True),
+        (problem(has_segments=True, has_lengths=True), 8, True),
+        # Not worth zeroing the counter.
+        (problem(B=1, T=1024, causal=True), 2, False),
         # Their schedule would be 2 MB of the program.
-        (problem(B=64, N=128, T=8192, causal=True, window=(15, None)), True),
+        (problem(B=64, N=128, T=8192, causal=True, window=(15, None)), 1, True),
     ],
 )
-def test_documents_and_long_launches_come_from_a_queue_and_all_else_from_a_schedule(p, dynamic):
-    assert is_dynamic(p) is dynamic
+def test_documents_and_launches_beside_transfers_come_from_a_queue_and_all_else_from_a_schedule(p, devices, dynamic):
+    assert is_dynamic(p, devices) is dynamic
     assert SPEC.unsupported(p, "fwd", H200) is None
     c = config(p)
     width = 0 if dynamic else schedule(p, c).shape[1]

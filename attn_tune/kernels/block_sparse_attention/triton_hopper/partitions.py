@@ -39,6 +39,8 @@ from attn_tune.kernels.lang.gluon.device import next_place
 FACTS = 4
 _FACTS = gl.constexpr(FACTS)
 _ROWS = gl.constexpr(64)
+# Tiles of keys of the tile at hand that are yet to be copied when the next is taken from the queue.
+_TAKEN_BEFORE = gl.constexpr(3)
 
 
 @gluon.jit
@@ -101,8 +103,6 @@ def copy_tiles(
     turn = 0
     found = tile_at(gl.program_id(0), facts, plan, static, listed)
     info = info_of(load_info(found, ranges, lengths, plan, static), plan, static)
-    found = tile_at(plan.num_programs + next_place(counter), facts, plan, static, listed)
-    ahead = load_info(found, ranges, lengths, plan, static)
     publish_tile_info(info, turn, buffers, barriers, static)
     while info.tile >= 0:
         block, batch, head = place_of(info.tile, static)
@@ -112,17 +112,23 @@ def copy_tiles(
         kv_descriptors = (k_desc, v_desc, batch, head // static.group_size)
         load_kv_tile(kv_descriptors, info.end - 1, count, buffers, barriers, plan, static)
         count += 1
-        # Only now, when what the others need first is on its way, is the next tile waited for.
-        next_info = info_of(ahead, plan, static)
-        publish_tile_info(next_info, turn + 1, buffers, barriers, static)
-        for j in range(info.begin):
+        early = gl.maximum(info.begin - _TAKEN_BEFORE, 0)
+        for j in range(early):
             key_block = following
             # The number of the next tile of keys is on its way while this one waits for its slot.
             following = gl.load(own + gl.maximum(info.begin - 2 - j, 0))
             load_kv_tile(kv_descriptors, key_block, count, buffers, barriers, plan, static)
             count += 1
+        # Taken so late that the answer just comes in time: a tile that waits for this program is none for others.
         found = tile_at(plan.num_programs + next_place(counter), facts, plan, static, listed)
         ahead = load_info(found, ranges, lengths, plan, static)
+        for j in range(early, info.begin):
+            key_block = following
+            following = gl.load(own + gl.maximum(info.begin - 2 - j, 0))
+            load_kv_tile(kv_descriptors, key_block, count, buffers, barriers, plan, static)
+            count += 1
+        next_info = info_of(ahead, plan, static)
+        publish_tile_info(next_info, turn + 1, buffers, barriers, static)
         info = next_info
         turn += 1
 
@@ -151,8 +157,6 @@ def attend(
     weights, state = begin(CONSUMER, queries, count, info, rows, fixed, plan, static, layouts)
     count += 1
     while info.tile >= 0:
-        next_info = receive_tile_info(turn + 1, buffers, barriers, static)
-        next_rows = load_rows_of(CONSUMER, next_info, row_pointers, plan, static, layouts)
         acc = gl.zeros([_ROWS, static.head_dim], gl.float32, layouts.out)
         own = (queries, info, rows)
         own_list = list_of(info.tile, tiles, static, listed)
@@ -162,6 +166,8 @@ def attend(
         if not plan.q_in_registers:
             # The last logits are done: other queries may come.
             mbarrier.arrive(barriers.q_empty.index(queries))
+        next_info = receive_tile_info(turn + 1, buffers, barriers, static)
+        next_rows = load_rows_of(CONSUMER, next_info, row_pointers, plan, static, layouts)
         more = next_info.tile >= 0
         queries = receive_queries(CONSUMER, turn + 1, more, buffers, barriers, plan, static, layouts)
         own = (queries, next_info, next_rows)

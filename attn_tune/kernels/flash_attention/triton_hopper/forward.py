@@ -82,7 +82,7 @@ def forward(problem: Problem, config: ForwardConfig, operands: Operands) -> dict
         operands = operands._replace(q_segments=None, kv_segments=None)
     static = static_of(masked, config, ranges=True)
     tiles, width = None, 0
-    if not is_dynamic(problem):
+    if not is_dynamic(problem, jax.device_count()):
         table = schedule(problem, config)
         tiles, width = jnp.asarray(table), table.shape[1]
     plan = plan_of(problem, config, static, width)

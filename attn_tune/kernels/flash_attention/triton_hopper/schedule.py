@@ -14,23 +14,25 @@ from attn_tune.ops.flash_attention.problem import Problem
 
 # What ending a tile costs, in keys: it is divided and stored with no product of its own to run beside.
 _END = 64
-# Operations of both products that take an H200 some five milliseconds.
-_LONG = 3e12
+# Operations of both products that take an H200 some 0.1 ms: zeroing takes three of its hundredths.
+_SHORT = 5e10
 # Tiles whose schedule is written into the program: 1 MB.
 _MOST_TILES = 2**18
 
 
-def is_dynamic(problem: Problem) -> bool:
-    """Whether programs take tiles from a queue, which costs zeroing its counter.
+def is_dynamic(problem: Problem, devices: int = 1) -> bool:
+    """Whether programs take tiles from a queue, which costs zeroing its counter: 2 % of a short launch.
 
-    So it is with documents, with more tiles than a schedule is written for, and in long launches.
+    So it is with documents, with more tiles than a schedule is written for, and in a job of several devices.
 
-    A long launch may run beside a transfer between devices, which holds some multiprocessors until it is done. With a
-    schedule the programs that wait for one of these begin all of their tiles then; from a queue others take them.
+    There a launch may run beside a transfer, which holds some multiprocessors until it is done. With a schedule the
+    programs that wait for one of these begin all of their tiles then; from a queue others take them. Who computes a
+    tile changes none of its bits.
     """
     operations = 2 * (problem.head_dim + problem.v_head_dim) * problem.visible_pairs
-    is_long = problem.batch * problem.num_q_heads * operations >= _LONG
-    return is_long or has_documents(problem) or num_tiles(problem) > _MOST_TILES
+    is_short = problem.batch * problem.num_q_heads * operations < _SHORT
+    shares = devices > 1 and not is_short
+    return shares or has_documents(problem) or num_tiles(problem) > _MOST_TILES
 
 
 @functools.lru_cache(64)

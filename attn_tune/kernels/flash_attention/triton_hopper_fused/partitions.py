@@ -38,6 +38,8 @@ from attn_tune.kernels.lang.gluon.padding import zero_rows
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
 _WARPS = gl.constexpr(WARPS)
+# Tiles of rows that are yet to be copied when the next tile of keys is taken late.
+_TAKEN_BEFORE = gl.constexpr(2)
 
 
 class Buffers(NamedTuple):
@@ -103,8 +105,8 @@ def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr, sta
     bounds = load_bounds(place, ranges, lengths, plan, static)
     publish_place(place, bounds, turn, buffers, barriers, plan, static)
     while place < plan.num_tiles:
-        # Requested early: the answer is used only after this tile.
-        next_tile = plan.num_programs + next_place(counter)
+        if not plan.takes_late:
+            next_tile = plan.num_programs + next_place(counter)
         walk = walk_of(place, bounds, plan, static)
         steps = steps_of(walk, static)
         _load_keys(k_desc, walk, turn, barriers.k_full, barriers.k_empty, buffers.k, plan, static)
@@ -113,12 +115,22 @@ def copy_tiles(descriptors, pointers, buffers, barriers, plan: gl.constexpr, sta
         for step in range(early):
             _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
         _load_keys(v_desc, walk, turn, barriers.v_full, barriers.v_empty, buffers.v, plan, static)
-        for step in range(early, steps):
-            _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
+        if plan.takes_late:
+            most = gl.maximum(steps - _TAKEN_BEFORE, early)
+            for step in range(early, most):
+                _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
+            next_tile = plan.num_programs + next_place(counter)
+            bounds = load_bounds(next_tile, ranges, lengths, plan, static)
+            for step in range(most, steps):
+                _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
+        else:
+            for step in range(early, steps):
+                _load_rows(row_descriptors, step, count + step, walk, buffers, barriers, plan, static)
         count += steps
         turn += 1
         place = next_tile
-        bounds = load_bounds(place, ranges, lengths, plan, static)
+        if not plan.takes_late:
+            bounds = load_bounds(place, ranges, lengths, plan, static)
         publish_place(place, bounds, turn, buffers, barriers, plan, static)
 
 

@@ -32,7 +32,7 @@ class Plan:
       width: columns of dk and dv that a group of warps makes.
       splits_rows: a group of warps makes dq of half of a tile's rows; else half of the columns of all its rows.
       dq_parts: parts, of 64 columns each, in which a group of warps makes its half of dq.
-      staged_dq, ahead, late_dq, fast_tanh: as in the config.
+      staged_dq, ahead, late_dq, takes_late, fast_tanh: as in the config.
       has_lengths: keys count up to their lengths, which are given.
       place_numbers: what is published of a place in the queue: itself, and the bounds there if there are any. A power
         of two, as shared memory wants it.
@@ -57,6 +57,7 @@ class Plan:
     staged_dq: bool
     ahead: bool
     late_dq: bool
+    takes_late: bool
     fast_tanh: bool
     has_lengths: bool
     place_numbers: int
@@ -84,6 +85,7 @@ def plan_of(problem: Problem, config: BackwardConfig, static: Static) -> Plan:
         staged_dq=config.staged_dq,
         ahead=config.ahead,
         late_dq=config.late_dq,
+        takes_late=config.takes_late,
         fast_tanh=config.fast_tanh,
         has_lengths=problem.has_lengths,
         place_numbers=8 if problem.has_lengths or static.has_ranges else 1,

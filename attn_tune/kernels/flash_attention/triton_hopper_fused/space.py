@@ -38,9 +38,10 @@ def heuristic(problem: Problem, device: Device) -> BackwardConfig:
 
 
 def adapt(tuned: Problem, problem: Problem, device: Device, config: BackwardConfig) -> BackwardConfig:
-    """The config, on all multiprocessors."""
+    """The config, on all multiprocessors, whose programs take their tiles late."""
     del tuned
-    return dataclasses.replace(config, num_programs=min(num_tiles(problem, config), units(device)))
+    # On an H200 1.08 to 1.29 times as fast with documents, 1.16 at head dim 256, 1.04 causal at 128, else 0.99 to 1.02.
+    return dataclasses.replace(config, num_programs=min(num_tiles(problem, config), units(device)), takes_late=True)
 
 
 def candidates(problem: Problem, device: Device) -> tuple[BackwardConfig, ...]:

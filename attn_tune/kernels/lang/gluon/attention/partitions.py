@@ -40,6 +40,8 @@ from attn_tune.kernels.lang.gluon.device import next_place
 LN2 = gl.constexpr(0.6931471805599453)
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
+# Tiles of keys of the tile at hand that are yet to be copied when the next is taken from a queue.
+_TAKEN_BEFORE = gl.constexpr(2)
 
 
 class Buffers(NamedTuple):
@@ -92,16 +94,15 @@ def copy_tiles(
     schedule, counter, ranges, lengths = pointers
     count = 0
     turn = 0
-    # A tile is looked up a tile ahead, so that no warp waits for it. No more are taken from a queue: at its end there
-    # would be nothing left for others.
     if plan.dynamic:
         number = tile_at(gl.program_id(0), plan, static)
-        ahead = tile_at(plan.num_programs + next_place(counter), plan, static)
     else:
+        # A tile of a schedule is looked up a tile ahead, so that no warp waits for it.
         number = scheduled_tile(schedule, 0, plan)
         ahead = scheduled_tile(schedule, 1, plan)
     info = tile_info_of(load_tile_info(number, ranges, lengths, plan, static), plan, static)
-    stored = load_tile_info(ahead, ranges, lengths, plan, static)
+    if not plan.dynamic:
+        stored = load_tile_info(ahead, ranges, lengths, plan, static)
     publish_tile_info(info, turn, buffers, barriers, static)
     while info.tile >= 0:
         block, batch, head = place_of(info.tile, static)
@@ -110,19 +111,29 @@ def copy_tiles(
         kv_descriptors = (k_desc, v_desc, batch, head // static.group_size)
         _load_kv_tile(kv_descriptors, info.end - 1, count, buffers, barriers, plan, static)
         count += 1
-        # Only now, when what the others need first is on its way, is the next tile waited for.
-        next_info = tile_info_of(stored, plan, static)
-        publish_tile_info(next_info, turn + 1, buffers, barriers, static)
-        if not plan.dynamic:
+        if plan.dynamic:
+            rest = info.end - 1 - info.begin
+            # Taken so late that the answer just comes in time: a tile that waits for this program is none for others.
+            early = gl.maximum(rest - _TAKEN_BEFORE, 0)
+            for j in range(early):
+                _load_kv_tile(kv_descriptors, info.end - 2 - j, count, buffers, barriers, plan, static)
+                count += 1
+            taken = tile_at(plan.num_programs + next_place(counter), plan, static)
+            found = load_tile_info(taken, ranges, lengths, plan, static)
+            for j in range(early, rest):
+                _load_kv_tile(kv_descriptors, info.end - 2 - j, count, buffers, barriers, plan, static)
+                count += 1
+            next_info = tile_info_of(found, plan, static)
+            publish_tile_info(next_info, turn + 1, buffers, barriers, static)
+        else:
+            # Only now, when what the others need first is on its way, is the next tile waited for.
+            next_info = tile_info_of(stored, plan, static)
+            publish_tile_info(next_info, turn + 1, buffers, barriers, static)
             ahead = scheduled_tile(schedule, turn + 2, plan)
             stored = load_tile_info(ahead, ranges, lengths, plan, static)
-        for j in range(info.end - 1 - info.begin):
-            _load_kv_tile(kv_descriptors, info.end - 2 - j, count, buffers, barriers, plan, static)
-            count += 1
-        if plan.dynamic:
-            # This is waited for: all keys of the tile at hand are on their way.
-            ahead = tile_at(plan.num_programs + next_place(counter), plan, static)
-            stored = load_tile_info(ahead, ranges, lengths, plan, static)
+            for j in range(info.end - 1 - info.begin):
+                _load_kv_tile(kv_descriptors, info.end - 2 - j, count, buffers, barriers, plan, static)
+                count += 1
         info = next_info
         turn += 1
 
@@ -180,9 +191,10 @@ def attend(
         count += 1
     while info.tile >= 0:
         if plan.overlap:
-            # Loaded a tile ahead, so that no warp waits for them.
-            next_info = receive_tile_info(turn + 1, buffers, barriers, static)
-            next_rows = _load_rows_of(CONSUMER, next_info, row_pointers, plan, static, layouts)
+            if not plan.dynamic:
+                # Loaded a tile ahead, so that no warp waits for them. From a queue the next tile is not taken yet.
+                next_info = receive_tile_info(turn + 1, buffers, barriers, static)
+                next_rows = _load_rows_of(CONSUMER, next_info, row_pointers, plan, static, layouts)
         else:
             rows = _load_rows_of(CONSUMER, info, row_pointers, plan, static, layouts)
             queries = receive_queries(CONSUMER, turn, True, buffers, barriers, plan, static, layouts)
@@ -199,6 +211,9 @@ def attend(
             # The last logits are done: other queries may come.
             mbarrier.arrive(barriers.q_empty.index(queries))
         if plan.overlap:
+            if plan.dynamic:
+                next_info = receive_tile_info(turn + 1, buffers, barriers, static)
+                next_rows = _load_rows_of(CONSUMER, next_info, row_pointers, plan, static, layouts)
             more = next_info.tile >= 0
             queries = receive_queries(CONSUMER, turn + 1, more, buffers, barriers, plan, static, layouts)
             own = (queries, next_info, next_rows)
