@@ -226,5 +226,5 @@ def _blocks(problem: Problem, block_mask: Any) -> Bool[Array, "_b _n R C"]:
             f"{problem.num_q_heads}, {wanted[0]}, {wanted[1]}] for blocks of {problem.mask_block_q} queries and "
             f"{problem.mask_block_k} keys, got {list(array.shape)}"
         )
-    array = expand_heads(array != 0, problem.num_q_heads, problem.num_kv_heads, name="block_mask")
+    array = expand_heads(array.astype(bool), problem.num_q_heads, problem.num_kv_heads, name="block_mask")
     return array  # type: ignore[return-value]

@@ -89,7 +89,7 @@ def select_blocks(
         terms = jnp.exp(logits - jnp.where(jnp.isneginf(highest), 0.0, highest))
         total = jnp.sum(terms, axis=-1, keepdims=True)
         shares = jnp.mean(terms / jnp.where(total > 0, total, 1.0), axis=3)
-        fixed = jnp.where(near, _NEAR + 1.0 / (1.0 + own - block), jnp.where(first, _FIRST, -jnp.inf))
+        fixed = jnp.where(near, _NEAR + 1.0 / (1 + own - block).astype(jnp.float32), jnp.where(first, _FIRST, -jnp.inf))
         scores = jnp.maximum(jnp.where(whole[:, None], shares, -jnp.inf), fixed[:, None])
         values, places = jax.lax.top_k(scores, count)
         named = places - blocks.numbers[rows][:, None, None]

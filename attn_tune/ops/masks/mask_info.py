@@ -107,11 +107,11 @@ class MaskInfo:
         **flags: Any,
     ) -> "MaskInfo":
         """Padding, true where there is a token; without ``q_valid`` all ``q_len`` rows (default ``S``) count."""
-        kv_valid = jnp.asarray(kv_valid) != 0
+        kv_valid = jnp.asarray(kv_valid).astype(bool)
         if q_valid is None:
             q_ids = jnp.zeros((kv_valid.shape[0], q_len or kv_valid.shape[1]), jnp.int32)
         else:
-            q_ids = jnp.where(jnp.asarray(q_valid) != 0, 0, Q_PADDING)
+            q_ids = jnp.where(jnp.asarray(q_valid).astype(bool), 0, Q_PADDING)
         return cls(q_segment_ids=q_ids, kv_segment_ids=jnp.where(kv_valid, 0, KV_PADDING), **flags)
 
     @classmethod

@@ -88,11 +88,11 @@ def dense_4d(mask: Array) -> Bool[Array, "_b _h _t _s"]:
     """
     if isinstance(mask, np.ndarray) and np.issubdtype(mask.dtype, np.integer):
         # JAX would cut it to 32 bits first.
-        mask = mask != 0
+        mask = mask.astype(bool)
     mask = jnp.asarray(mask)
     if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
         raise UsageError(f"attention_mask must be boolean or integer, got {mask.dtype}; additive masks go into bias")
-    mask = mask != 0
+    mask = mask.astype(bool)
     if mask.ndim == 4:
         return mask
     if mask.ndim == 3:
