@@ -21,7 +21,7 @@ from attn_tune.ops.cached import cached
 from attn_tune.ops.contract import load
 from attn_tune.ops.marker import cut_name, marked, named_jit
 from attn_tune.ops.registry import get_op
-from attn_tune.runtime.active.layers import current_view, in_open_blocks, viewing
+from attn_tune.runtime.active.layers import in_open_blocks, viewing
 from attn_tune.runtime.active.view import View
 from attn_tune.runtime.lookup import dispatch
 from attn_tune.runtime.lookup.answer import Rung
@@ -76,7 +76,9 @@ def _run(call: Call, problem: Any, request: Request, direction: str, inputs: Any
     partitions = is_partitioned(inputs)
     if partitions is False:
         return _launch(call, problem, request, direction)(inputs)
-    run = _in_automatic(call, problem, request, direction, current_view(), bool(partitions))
+    # Here, and not while XLA compiles, which makes another error of it.
+    view = dispatch.agreed_view()
+    run = _in_automatic(call, problem, request, direction, view, bool(partitions))
     return run(inputs)
 
 

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 
 from attn_tune.devices import environments
+from attn_tune.kernels.installed import GROUP as KERNELS
 from attn_tune.kernels.registry import find_kernel
 from attn_tune.kernels.spec import PLATFORMS
+from attn_tune.ops.installed import entry_points
+from attn_tune.ops.registry import GROUP as OPS
 from attn_tune.packs.reader import Pack
 from attn_tune.runtime import misses
 from attn_tune.runtime.active.row_index import match_level
@@ -18,6 +21,9 @@ from attn_tune.schema.errors import IntegrityError, StorageError
 
 type Statement = Mapping[str, str]
 
+# The name under which a process says that it cannot read its settings, and nothing else.
+UNUSABLE = "settings"
+
 
 def statement_of(view: View) -> dict[str, str]:
     """Everything but the device that may change an answer, by a name that a person understands.
@@ -28,8 +34,9 @@ def statement_of(view: View) -> dict[str, str]:
     statement = {
         "attn-tune": environments.current_environment().attn_tune or "unknown",
         # A process that records its misses or warns of them answers them like the others.
-        "misses": "are errors" if misses.miss_mode() is misses.MissMode.STRICT else "are answered",
+        "on a miss": "error" if misses.miss_mode() is misses.MissMode.STRICT else "answer",
         **view.overrides.statement,
+        **_packages(),
     }
     if settings.determinism is not Determinism.USUAL:
         statement["determinism"] = str(settings.determinism)
@@ -82,7 +89,7 @@ def differences(statements: Mapping[int, Statement]) -> list[str]:
     lines: list[str] = []
     for camp in others:
         theirs = statements[camp[0]]
-        for name in sorted({*usual, *theirs}):
+        for name in sorted({UNUSABLE} if UNUSABLE in {*usual, *theirs} else {*usual, *theirs}):
             mine, other = usual.get(name, "none"), theirs.get(name, "none")
             if mine != other:
                 lines.append(f"{_who(camp)}: {name} is {other}; {_who(rule)}: {mine}")
@@ -93,6 +100,12 @@ def _packs(view: View) -> list[tuple[str, Source]]:
     """The places of packs by number. Where a file of overrides is ``only``, no pack answers and none is named."""
     sources = () if view.overrides.only else view.sources
     return [(f"pack {number}", source) for number, source in enumerate(sources, 1)]
+
+
+def _packages() -> dict[str, str]:
+    """The versions of installed packages that bring ops or kernels: untuned kernels of theirs may answer."""
+    points = (*entry_points(OPS), *entry_points(KERNELS))
+    return {f"package {point.dist.name}": point.dist.version for point in points if point.dist}
 
 
 def _decides(pack: Pack) -> str:

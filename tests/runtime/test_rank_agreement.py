@@ -55,7 +55,7 @@ class Store:
 
     def __init__(self, clock=None):
         self.data, self.changed = {}, threading.Condition()
-        self.clock, self.come = clock, set()
+        self.clock, self.come, self.here = clock, set(), set()
 
     def key_value_set(self, key, value, allow_overwrite=False):
         with self.changed:
@@ -66,13 +66,18 @@ class Store:
     def key_value_dir_get(self, prefix):
         with self.changed:
             if self.clock:
-                keys = {f"{prefix}{me}" for me in self.come}
-                assert self.changed.wait_for(lambda: keys <= self.data.keys(), PATIENCE_S)
+                awaited = self.here if "/read/" in prefix else self.come
+                assert self.changed.wait_for(lambda: awaited <= self.heard(prefix), PATIENCE_S)
             return [(k, v) for k, v in self.data.items() if k.startswith(prefix)]
+
+    def heard(self, prefix):
+        """The processes that have read a verdict, or published a statement."""
+        wanted = prefix if "/read/" in prefix else "/at/"
+        return {int(key.rpartition("/")[2]) for key in self.data if wanted in key}
 
     def blocking_key_value_get(self, key, timeout_ms):
         with self.changed:
-            in_vain = self.clock and key.endswith("/verdict") and 0 not in self.come
+            in_vain = self.clock and "/verdict/" in key and 0 not in self.come
             patience_s = 0 if in_vain else PATIENCE_S if self.clock else timeout_ms / 1000
             if not self.changed.wait_for(lambda: key in self.data, patience_s):
                 if self.clock:
@@ -88,7 +93,7 @@ def clock(monkeypatch):
     return clock
 
 
-def exchange(said, deadline_s=PATIENCE_S / 2, store=None, last=None):
+def exchange(said, deadline_s=PATIENCE_S / 2, store=None, last=None, blocks=()):
     """The verdict of each process, by process; a process whose statement is None does not take part.
 
     The process ``last`` says nothing before the others have. ``waited_s`` is added to each verdict.
@@ -96,18 +101,23 @@ def exchange(said, deadline_s=PATIENCE_S / 2, store=None, last=None):
     store = store or Store()
     here = {me for me in range(len(said)) if said[me]}
     store.come |= here
+    store.here = here
     found = {}
 
-    def others_have_spoken():
-        return sum("/say/" in key for key in store.data) == len(here) - 1
+    def spoken():
+        return sum("/said/" in key for key in store.data)
+
+    before = spoken()
 
     def take_part(me):
         if me == last:
             with store.changed:
-                assert store.changed.wait_for(others_have_spoken, PATIENCE_S)
+                assert store.changed.wait_for(lambda: spoken() - before == len(here) - 1, PATIENCE_S)
         start = rank_agreement.time.monotonic()
         state = types.SimpleNamespace(client=store, process_id=me, num_processes=len(said))
-        verdict = rank_agreement._Exchange(state, "topic", deadline_s).verdict(said[me])
+        one = rank_agreement._Exchange(state, "topic", blocks, said[me], deadline_s)
+        one.publish()
+        verdict = one.verdict()
         found[me] = {**verdict, "waited_s": rank_agreement.time.monotonic() - start}
 
     threads = [threading.Thread(target=take_part, args=(me,)) for me in here]
@@ -137,7 +147,7 @@ def test_processes_that_agree_continue():
     found = exchange([{"pack 1": "a"}] * 4, last=2)
     for verdict in found.values():
         assert verdict.pop("waited_s") < PATIENCE_S / 4
-        assert verdict == {"absent": [], "present": [0, 1, 2, 3], "differences": []}
+        assert (verdict["absent"], verdict["present"], verdict["differences"]) == ([], [0, 1, 2, 3], [])
 
 
 @pytest.mark.parametrize("absent", [0, 2])
@@ -163,7 +173,41 @@ def test_a_latecomer_compares_itself_with_the_first(clock):
     exchange([{"pack 1": "a"}, {"pack 1": "a"}, None], store=store)
     late = exchange([None, None, {"pack 1": "b"}], store=store)
     assert late[2]["differences"] == ["process 2: pack 1 is b; process 0: a"]
-    assert not exchange([None, None, {"pack 1": "a"}], store=store)[2]["differences"]
+    same = exchange([None, None, {"pack 1": "a"}], store=store)[2]
+    assert not same["differences"]
+    assert not same["absent"]
+
+
+def test_statements_of_one_name_meet_by_their_content_however_late():
+    store = Store()
+    for content in ("a", "b", "c"):
+        # The last process has not yet read the verdict on the statement before, or has.
+        found = exchange([{"use": content}] * 3, store=store, last=2, blocks=("use_config xla",))
+        assert not any(verdict["differences"] or verdict["absent"] for verdict in found.values())
+
+
+def test_the_second_statement_of_one_name_is_compared_like_the_first(monkeypatch):
+    monkeypatch.setattr(rank_agreement, "GRACE_S", PATIENCE_S / 20)
+    store = Store()
+    exchange([{"use": "a"}] * 2, store=store, blocks=("use_config xla",))
+    found = exchange([{"use": "b"}, {"use": "c"}], store=store, blocks=("use_config xla",))
+    assert [found[me]["differences"] for me in (0, 1)] == [["process 1: use is c; process 0: b"]] * 2
+
+
+def test_processes_compare_one_another_where_the_first_is_late_and_it_hears_of_them(clock):
+    store = Store(clock)
+    early = exchange([None, {"pack 1": "a"}, {"pack 1": "b"}], store=store)
+    assert {tuple(verdict["differences"]) for verdict in early.values()} == {("process 2: pack 1 is b; process 1: a",)}
+    late = exchange([{"pack 1": "a"}, None, None], deadline_s=30.0, store=store)
+    assert late[0]["differences"] == ["process 2: pack 1 is b; processes 0, 1: a"]
+
+
+def test_a_process_of_another_program_in_blocks_of_its_own_is_no_disagreement(clock):
+    store = Store(clock)
+    state = types.SimpleNamespace(client=store, process_id=1, num_processes=2)
+    rank_agreement._Exchange(state, "topic", ("mine",), {"use": "b"}, 1.0).publish()
+    found = exchange([{"use": "a"}, None], deadline_s=30.0, store=store, blocks=("yours",))
+    assert (found[0]["differences"], found[0]["absent"], found[0]["apart"]) == ([], [1], [1])
 
 
 def test_the_message_names_the_camps():
@@ -182,6 +226,8 @@ def job(monkeypatch, clock):
     state = types.SimpleNamespace(client=store, process_id=1, num_processes=2)
     module = types.SimpleNamespace(global_state=state)
     monkeypatch.setitem(rank_agreement.sys.modules, "jax._src.distributed", module)
+    monkeypatch.setattr(rank_agreement, "_has_waited", False)
+    monkeypatch.setattr(rank_agreement, "_unusable", set())
     return state
 
 
@@ -219,8 +265,8 @@ def test_libraries_that_no_kernel_of_the_platform_needs_are_no_difference(monkey
 def test_an_error_stays(job, monkeypatch):
     asked = []
 
-    def verdict(self, said):
-        asked.append(said)
+    def verdict(self):
+        asked.append(self.statement)
         return {
             "absent": [],
             "present": [0, 1],
@@ -238,7 +284,7 @@ def test_an_error_stays(job, monkeypatch):
 def test_after_a_reload_all_are_asked_again_changed_or_not(job, monkeypatch):
     asked = []
 
-    def verdict(self, said):
+    def verdict(self):
         asked.append(self.prefix)
         return {"absent": [], "present": [0, 1], "differences": []}
 
@@ -270,3 +316,34 @@ def test_the_deadline(job, monkeypatch, caplog):
     assert "no word of packs from processes [0] within 0.1 s" in caplog.text
     with pytest.raises(UsageError, match="-1"):
         rank_agreement.set_rank_deadline(-1)
+
+
+def test_a_process_that_cannot_read_its_settings_tells_the_others_once(job):
+    rank_agreement.report_unusable(UsageError("ATTN_TUNE_X is odd"))
+    said = dict(job.client.data)
+    assert [value for key, value in said.items() if "/text/" in key] == ['{"settings":"ATTN_TUNE_X is odd"}']
+    rank_agreement.report_unusable(UsageError("ATTN_TUNE_X is odd"))
+    assert job.client.data == said
+
+
+def test_unusable_settings_are_the_whole_difference():
+    said = {0: {"attn-tune": "1", "on a miss": "answer"}, 1: {rank_statement.UNUSABLE: "odd"}}
+    assert differences(said) == ["process 1: settings is odd; process 0: none"]
+
+
+def test_an_absent_process_is_waited_for_once(job, clock, caplog):
+    rank_agreement.next_round()
+    waited = []
+    for view_of_one in (view(), view()):
+        start = clock.monotonic()
+        rank_agreement.check(view_of_one)
+        waited.append(clock.monotonic() - start)
+    first, second = (rank_agreement._deadline_s, rank_agreement.LATER_S)
+    assert waited == pytest.approx([first + rank_agreement.VERDICT_S, second + rank_agreement.VERDICT_S])
+    assert caplog.text.count("no word of packs") == 1
+
+
+def test_installed_packages_of_kernels_are_compared(monkeypatch):
+    point = types.SimpleNamespace(dist=types.SimpleNamespace(name="other-kernels", version="2.0"))
+    monkeypatch.setattr(rank_statement, "entry_points", lambda group: (point,))
+    assert rank_statement.statement_of(view())["package other-kernels"] == "2.0"

@@ -20,6 +20,7 @@ from attn_tune.runtime.active.names import read_named_pack
 from attn_tune.runtime.active.settings import current_settings, swap_settings
 from attn_tune.runtime.active.view import Layer, Layers, View
 from attn_tune.runtime.locks import Lock
+from attn_tune.schema.errors import AttnTuneError
 from attn_tune.schema.logs import log
 
 INTERN_LIMIT = 64
@@ -80,8 +81,14 @@ def reload() -> bool:
     """
     # One at a time, or the key of one would meet the packs of another.
     with _reload_lock:
-        mode = misses.mode_of(os.environ)
-        old, new = swap_settings()
+        try:
+            mode = misses.mode_of(os.environ)
+            old, new = swap_settings()
+        except AttnTuneError as error:
+            # The others have read theirs: their next comparison is this process's next too.
+            rank_agreement.next_round()
+            rank_agreement.report_unusable(error)
+            raise
         misses.take_mode(mode)
         is_new = old is not None and old is not new
         if is_new and (keys := jit_keys()):
@@ -136,7 +143,12 @@ def current_view() -> View:
         layers = _in_force_now()
     view = layers.view
     if view is None or view.settings is not settings._current:  # pyright: ignore[reportPrivateUsage]
-        view = layers.view = View(current_settings(), layers.layers)
+        try:
+            now = current_settings()
+        except AttnTuneError as error:
+            rank_agreement.report_unusable(error)
+            raise
+        view = layers.view = View(now, layers.layers)
     return view
 
 

@@ -104,6 +104,24 @@ def choose(
     return _found(op, direction, problem, device, kernel).choice
 
 
+def agreed_view() -> View:
+    """The view that answers here and now, once it is known that the other processes of the job answer alike.
+
+    Raises:
+      UsageError: an environment variable has a value that it cannot have.
+      StorageError, IntegrityError: a file of overrides that the environment names cannot be read.
+      DisagreementError: the processes of this job would choose differently.
+    """
+    view = current_view()
+    try:
+        misses.miss_mode()  # A misspelled one is an error now, not at the first miss.
+    except UsageError as error:
+        rank_agreement.report_unusable(error)
+        raise
+    rank_agreement.check(view)
+    return view
+
+
 def leave_out(kernel: str, error: Exception) -> None:
     """Let others answer for ``kernel``, ``"op/name"``, here: it cannot be loaded, or returns what it must not."""
     if kernel not in left_out:
@@ -278,9 +296,7 @@ def _is_left_out(answer: Answer, kernel: str | None) -> bool:
 
 def _find(op: str, direction: str | None, problem: Any, device: Device | None, kernel: str | None) -> _Found:
     """Find the first answer to a question, and remember it. The key is made again: asking may have imported jax."""
-    view = current_view()
-    misses.miss_mode()  # A misspelled one is an error now, not at the first miss.
-    rank_agreement.check(view)
+    view = agreed_view()
     here = device or current_device()
     if device is None:
         rank_agreement.check_device(view, here)
@@ -342,7 +358,8 @@ def _explicit(op: str, direction: str, problem: Any, device: Device, kernel: str
     """The caller's own config, checked against the kernel's limits."""
     name = None if kernel == AUTO else kernel
     spec = resolve(op, name) if name else _kernel_of_config(op, direction, config)
-    question = _ask(op, direction, problem, device, spec.name, current_view())
+    # `never` entries hold for it too: they must be those of all processes.
+    question = _ask(op, direction, problem, device, spec.name, agreed_view())
     if reason := question.refusal_of(spec):
         raise UnsupportedError(f"{spec.id} cannot do {question.signature} on {device}: {reason}")
     search = spec.searches[direction]
