@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from attn_tune.runtime.active.view import View
@@ -212,7 +212,8 @@ class _Exchange:
 
     def _verdict(self, absent: list[int], lines: list[str], present: set[int]) -> dict[str, Any]:
         """The verdict as it is published, by the digest of process 0 if it is that of process 0."""
-        waiting = {int(key.rpartition("/")[2]) for key, value in self._tree("at").items() if self._is_open(value)}
+        closed = self._dir("verdict")
+        waiting = {int(key.rpartition("/")[2]) for key, value in self._tree("at").items() if _is_open(value, closed)}
         apart = sorted(waiting.intersection(absent))
         return {"of": self.digest, "absent": absent, "apart": apart, "present": sorted(present), "differences": lines}
 
@@ -222,15 +223,12 @@ class _Exchange:
         With ``given_up`` those too that waited for a verdict in vain.
         """
         at = {int(name): value for name, value in self._dir(f"at/{self.blocks}").items() if int(name) not in same}
+        closed = self._dir("verdict") if at else {}
         return {
             i: value.partition(" ")[0]
             for i, value in at.items()
-            if self._is_open(value) or (given_up and value.endswith(_GAVE_UP))
+            if _is_open(value, closed) or (given_up and value.endswith(_GAVE_UP))
         }
-
-    def _is_open(self, value: str) -> bool:
-        """Whether a process waits for the verdict on this digest."""
-        return not value.endswith(_GAVE_UP) and not self._verdict_on(value)
 
     def _verdict_on(self, digest: str) -> dict[str, Any]:
         found = self._dir("verdict").get(digest)
@@ -263,6 +261,11 @@ class _Exchange:
     def _get(self, key: str, timeout_s: float = 5.0) -> str:
         timeout_ms = max(1, int(timeout_s * 1000))
         return self.client.blocking_key_value_get(f"{self.prefix}/{key}", timeout_ms)
+
+
+def _is_open(value: str, closed: Container[str]) -> bool:
+    """Whether the process at ``value``, a digest, waits for a verdict: it is not one of those that have one."""
+    return not value.endswith(_GAVE_UP) and value not in closed
 
 
 def _state() -> Any:
