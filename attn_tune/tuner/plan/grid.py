@@ -59,8 +59,7 @@ def load_grid(name: str, *, lengths: Sequence[str] = ()) -> Grid:
     lengths of their own too, and a signature must have one of them.
 
     Raises:
-      UsageError: no such grid, nothing of these lengths, or the file is malformed; the message names file, table and
-        key.
+      UsageError: no such grid, nothing of these lengths, or a malformed file; the message names file, table and key.
     """
     if "=" in name:
         return _single(name, lengths)
