@@ -14,15 +14,13 @@ alone. ``/longer`` is the time of both together over that of the longer one alon
 import argparse
 import functools
 import json
-import os
 import statistics
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ring_attention import transfers
-from sharded_call import facts, program, race
+from sharded_call import facts, program, race, several_devices
 
 
 def main() -> int:
@@ -44,16 +42,7 @@ def main() -> int:
     parser.add_argument("--cpu-devices", type=int, help="a dry run on that many virtual CPU devices")
     parser.add_argument("--out", type=Path, help="JSON")
     args = parser.parse_args()
-    if args.cpu_devices:
-        flags = f"--xla_force_host_platform_device_count={args.cpu_devices}"
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
-        os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax
-
-    devices = jax.devices()[: args.devices]
-    if len(devices) < 2:
-        print("this needs at least two devices; --cpu-devices 2 makes virtual ones", file=sys.stderr)
-        return 2
+    devices = several_devices(args)
     report: dict[str, Any] = facts(devices, args) | {"megabytes": args.megabytes, "calls": args.calls, "rows": []}
     print(f"{'what':8} {'kernel':16} {'alone ms':>9} {'transfer':>9} {'together':>9} {'/longer':>8} {'overlapped':>10}")
     for what in args.what:

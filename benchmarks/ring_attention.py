@@ -14,15 +14,13 @@ Right is what errs at most twice as much as one device does, on a sequence that 
 import argparse
 import functools
 import json
-import os
 import re
 import statistics
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sharded_call import dense, facts, program, race
+from sharded_call import dense, facts, program, race, several_devices
 
 
 def main() -> int:
@@ -41,16 +39,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="JSON")
     args = parser.parse_args()
     args.links = 1
-    if args.cpu_devices:
-        flags = f"--xla_force_host_platform_device_count={args.cpu_devices}"
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
-        os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax
-
-    devices = jax.devices()[: args.devices]
-    if len(devices) < 2:
-        print("this needs at least two devices; --cpu-devices 2 makes virtual ones", file=sys.stderr)
-        return 2
+    devices = several_devices(args)
     report: dict[str, Any] = facts(devices, args) | {"layout": args.layout, "rows": []}
     print(f"{'what':8} {'program':12} {'ms':>9} {'/ideal':>7} {'least':>7} {'most':>7} {'overlapped':>10} {'error':>9}")
     for what in ("fwd", "fwd+bwd"):

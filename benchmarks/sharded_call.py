@@ -37,16 +37,7 @@ def main() -> int:
     parser.add_argument("--cpu-devices", type=int, help="a dry run on that many virtual CPU devices")
     parser.add_argument("--out", type=Path, help="JSON")
     args = parser.parse_args()
-    if args.cpu_devices:
-        flags = f"--xla_force_host_platform_device_count={args.cpu_devices}"
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
-        os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax
-
-    devices = jax.devices()[: args.devices]
-    if len(devices) < 2:
-        print("this needs at least two devices; --cpu-devices 8 makes virtual ones", file=sys.stderr)
-        return 2
+    devices = several_devices(args)
     theirs = "xla" if devices[0].platform == "cpu" else "cudnn"
     report: dict[str, Any] = facts(devices, args) | {"theirs": f"jax.nn {theirs}", "rows": []}
     print(
@@ -66,6 +57,24 @@ def main() -> int:
     is_good = all(not row["gathers"] and row["sharded"] and row["right"] for row in ours)
     print("nothing gathered, all sharded, all right" if is_good else "NOT as it should be")
     return 0 if is_good else 1
+
+
+def several_devices(args: argparse.Namespace) -> list[Any]:
+    """The first ``args.devices`` devices of JAX, which is imported here; ``args.cpu_devices`` makes virtual ones first.
+
+    Ends the process with status 2 where there is only one.
+    """
+    if args.cpu_devices:
+        flags = f"--xla_force_host_platform_device_count={args.cpu_devices}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+
+    devices = jax.devices()[: args.devices]
+    if len(devices) < 2:
+        print("this needs at least two devices; --cpu-devices 2 makes virtual ones", file=sys.stderr)
+        raise SystemExit(2)
+    return devices
 
 
 def facts(devices: Any, args: argparse.Namespace) -> dict[str, Any]:

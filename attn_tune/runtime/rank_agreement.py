@@ -70,7 +70,7 @@ def check(view: View) -> None:
 
     Raises:
       DisagreementError: they differ, with every difference; and again at every later call.
-      UsageError: the deadline in the environment is no number.
+      UsageError: the miss mode in the environment is none.
     """
     _check(view, "packs", lambda: statement_of(view))
 
@@ -150,13 +150,17 @@ class _Exchange:
         self.me, self.count = state.process_id, state.num_processes
         self.prefix = f"attn_tune/ranks/{topic}"
         self.statement = statement
+        # Where statements can disagree: of the names of `with` blocks, whose content is in the statement.
         self.blocks = digest_json(list(blocks))[3:]
         self.digest = digest_json([self.blocks, statement])
         # The others give process 0, which waits as long as they do, the time to say so.
         self.until = time.monotonic() + deadline_s + (0.0 if self.me == 0 else VERDICT_S)
 
     def publish(self) -> None:
-        """Publish the statement of this process: the text once for all who say the same, the digest for each."""
+        """Publish the statement of this process.
+
+        ``text`` has it once for all who say the same, ``said`` who ever did, ``at`` each process's latest of a name.
+        """
         self._set(f"text/{self.digest}", canonical_json(self.statement))
         self._set(f"said/{self.digest}/{self.me}", "")
         self._set(f"at/{self.blocks}/{self.me}", self.digest)
@@ -181,7 +185,7 @@ class _Exchange:
             time.sleep(min(pause, give_up - now))
             pause = min(pause * 1.5, 0.02)
         lines = self._compare(dict.fromkeys(same, self.digest) | others)
-        verdict = self._verdict([] if lines else sorted({*range(self.count)} - same), lines, {*same, *others})
+        verdict = self._record([] if lines else sorted({*range(self.count)} - same), lines, {*same, *others})
         for digest in {self.digest, *others.values()}:
             self._set(f"verdict/{digest}", canonical_json(verdict))
         return verdict
@@ -201,17 +205,17 @@ class _Exchange:
         self._set(f"at/{self.blocks}/{self.me}", f"{self.digest} {_GAVE_UP}")
         others = self._others({self.me}, given_up=True)
         lines = self._compare({self.me: self.digest} | others)
-        return self._verdict([] if lines else [0], lines, {self.me, *others})
+        return self._record([] if lines else [0], lines, {self.me, *others})
 
     def _as_latecomer(self) -> dict[str, Any] | None:
         """The verdict where process 0 has judged these blocks without this process, which says otherwise."""
         judged = self._dir(f"at/{self.blocks}").get("0", self.digest)
         if judged == self.digest or self.me not in self._verdict_on(judged).get("absent", ()):
             return None
-        return self._verdict([], self._compare({0: judged, self.me: self.digest}), {self.me})
+        return self._record([], self._compare({0: judged, self.me: self.digest}), {self.me})
 
-    def _verdict(self, absent: list[int], lines: list[str], present: set[int]) -> dict[str, Any]:
-        """The verdict as it is published, by the digest of process 0 if it is that of process 0."""
+    def _record(self, absent: list[int], lines: list[str], present: set[int]) -> dict[str, Any]:
+        """A verdict of this process, as it is published if that is process 0."""
         closed = self._dir("verdict")
         waiting = {int(key.rpartition("/")[2]) for key, value in self._tree("at").items() if _is_open(value, closed)}
         apart = sorted(waiting.intersection(absent))

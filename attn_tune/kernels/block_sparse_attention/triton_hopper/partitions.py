@@ -39,7 +39,7 @@ from attn_tune.kernels.lang.gluon.device import next_place
 FACTS = 4
 _FACTS = gl.constexpr(FACTS)
 _ROWS = gl.constexpr(64)
-# Tiles of keys of the tile at hand that are yet to be copied when the next is taken from the queue.
+# A program takes its next tile from the queue with so many tiles of keys of this one left to copy.
 _TAKEN_BEFORE = gl.constexpr(3)
 
 
@@ -119,7 +119,7 @@ def copy_tiles(
             following = gl.load(own + gl.maximum(info.begin - 2 - j, 0))
             load_kv_tile(kv_descriptors, key_block, count, buffers, barriers, plan, static)
             count += 1
-        # Taken so late that the answer just comes in time: a tile that waits for this program is none for others.
+        # Late, so that the answer just comes in time: no other program can compute a tile that waits here.
         found = tile_at(plan.num_programs + next_place(counter), facts, plan, static, listed)
         ahead = load_info(found, ranges, lengths, plan, static)
         for j in range(early, info.begin):

@@ -38,7 +38,7 @@ from attn_tune.kernels.lang.gluon.padding import zero_rows
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
 _WARPS = gl.constexpr(WARPS)
-# Tiles of rows that are yet to be copied when the next tile of keys is taken late.
+# With `takes_late` a program takes its next tile of keys with so many tiles of rows of this one left to copy.
 _TAKEN_BEFORE = gl.constexpr(2)
 
 

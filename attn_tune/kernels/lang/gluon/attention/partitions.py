@@ -40,7 +40,7 @@ from attn_tune.kernels.lang.gluon.device import next_place
 LN2 = gl.constexpr(0.6931471805599453)
 _ROWS = gl.constexpr(ROWS)
 _CONSUMERS = gl.constexpr(CONSUMERS)
-# Tiles of keys of the tile at hand that are yet to be copied when the next is taken from a queue.
+# A program takes its next tile from a queue with so many tiles of keys of this one left to copy.
 _TAKEN_BEFORE = gl.constexpr(2)
 
 
@@ -113,7 +113,7 @@ def copy_tiles(
         count += 1
         if plan.dynamic:
             rest = info.end - 1 - info.begin
-            # Taken so late that the answer just comes in time: a tile that waits for this program is none for others.
+            # Late, so that the answer just comes in time: no other program can compute a tile that waits here.
             early = gl.maximum(rest - _TAKEN_BEFORE, 0)
             for j in range(early):
                 _load_kv_tile(kv_descriptors, info.end - 2 - j, count, buffers, barriers, plan, static)
