@@ -41,14 +41,17 @@ _PLACES: dict[str, dict[str, int]] = {
 KNOWN = frozenset(kernel for places in _PLACES.values() for kernel in places)
 # The kernels that ``_order`` may hold.
 _TIMED = ("cudnn", "triton_split", "triton", "triton_hopper", "triton_hopper_fused", "fa4", "fa4_deterministic")
-# `triton_hopper_fused` has no fitted figures. In races and finals (benchmarks/results/h200/flash_backward*.json and
-# sweep_fa4.txt) it took at most this part of cuDNN's time (0.79 to 0.88) with heads of 64 and so many rows of all query
-# heads, 1 to 8 query heads a key head; with fewer rows it took 1.01 times cuDNN's. Where cuDNN cannot, for a soft cap,
-# dropout, documents or a causal mask over longer keys, it took 0.74 to 0.91 times that of `triton` (at most the part by
-# head dim), but 1.23 times for a soft cap with heads of 64; on full rows with lengths, which cuDNN is given copies for,
-# 0.92 times cuDNN's.
+# `triton_hopper_fused` has no fitted figures. In races and finals (benchmarks/results/h200/flash_backward*.json,
+# sweep_fa4.txt and sweep_fused.txt) it took at most this part of cuDNN's time (0.79 to 0.88) with heads of 64 and so
+# many rows of all query heads, 1 to 8 query heads a key head; with fewer rows it took 1.01 times cuDNN's. With heads of
+# 128, a causal mask and so many keys at most it took these parts, by query heads a key head; with longer rows 0.97 to
+# 1.01, with more heads 0.96 to 1.02, and on full rows 0.99 to 1.04. Where cuDNN cannot, for a soft cap, dropout,
+# documents or a causal mask over longer keys, it took 0.68 to 0.88 times that of `triton` (at most the part by head
+# dim), but 1.23 times for a soft cap with heads of 64; on full rows with lengths, which cuDNN is given copies for, 0.92
+# times cuDNN's.
 _FUSED_OF_CUDNN, _FUSED_PADDED_OF_CUDNN, _FUSED_ROWS = 0.88, 0.92, 524288
-_FUSED_OF_TRITON, _FUSED_FEATURED_ROWS, _FUSED_FEATURED_KEYS = {64: 0.91, 128: 0.91, 256: 0.83}, 262144, 4096
+_FUSED_CAUSAL_OF_CUDNN, _FUSED_CAUSAL_ROWS, _FUSED_CAUSAL_KEYS = {1: 0.93, 2: 0.90, 4: 0.93}, 262144, 4096
+_FUSED_OF_TRITON, _FUSED_FEATURED_ROWS, _FUSED_FEATURED_KEYS = {64: 0.88, 128: 0.83, 256: 0.72}, 262144, 4096
 _FUSED_GROUPS = range(1, 9)
 # Nor have the kernels of FlashAttention-4: in finals (sweep_fa4.txt) and a race (fa4_peers.md) they took at most about
 # these parts, by head dim, of cuDNN's time backward (the deterministic one more where query heads share keys, whose
@@ -143,6 +146,10 @@ def _fused_part(problem: Problem) -> tuple[str, float] | None:
         return None
     if problem.q_len == problem.kv_len and _is_like(problem, _FUSED_ROWS) and width == 64:
         return "cudnn", _FUSED_OF_CUDNN
+    if width == 128 and problem.causal and problem.q_len == problem.kv_len <= _FUSED_CAUSAL_KEYS:
+        share = _FUSED_CAUSAL_OF_CUDNN.get(problem.group_size)
+        if share and _is_like(problem, _FUSED_CAUSAL_ROWS):
+            return "cudnn", share
     features = _FUSED_FEATURES[width]
     is_longer = problem.causal and problem.offset > 0 and width <= 128
     has_feature = is_longer or any(getattr(problem, name) for name in features)

@@ -56,12 +56,12 @@ def make_operands(problem: Problem, direction: str, seed: int | Array) -> Operan
 
     Queries, keys, values and bias are standard normal. Odd seeds have some keys that are much longer, so that the
     running maximum of a row moves late and far, and in 16 bits the exponential of a logit would overflow; but not
-    under a soft cap, near which it would show what kernels approximate, nor in the backward of float32 or of rounded
-    logits. But for these backwards some rows of a bias that differs by row are low. Segments and positions are those
-    of documents packed end to end, with padding at the end of the row, and their offsets; without offsets odd seeds
-    have two ids that take turns, both negative and far from zero, and positions beyond 16 bits. Or, with lengths, that
-    padding alone, whose keys and values are not numbers. Queries are aligned with keys at the bottom right. Sinks are
-    large enough to take a sizeable share of the softmax; of odd seeds the first is none.
+    under a soft cap, near which it would show what kernels approximate, nor in the backward of float32, of rounded
+    logits or of one query. But for these backwards some rows of a bias that differs by row are low. Segments and
+    positions are those of documents packed end to end, with padding at the end of the row, and their offsets; without
+    offsets odd seeds have two ids that take turns, both negative and far from zero, and positions beyond 16 bits. Or,
+    with lengths, that padding alone, whose keys and values are not numbers. Queries are aligned with keys at the bottom
+    right. Sinks are large enough to take a sizeable share of the softmax; of odd seeds the first is none.
     """
     q_key, k_key, v_key, bias_key, mask_key, doc_key, sink_key, seed_key, _ = _random_keys(seed)
     p, dtype = problem, jnp.dtype(problem.dtype)
@@ -151,8 +151,11 @@ def _bias(key: Array, p: Problem, dims: str, direction: str, seed: int | Array) 
 
 
 def _takes_large_logits(p: Problem, direction: str) -> bool:
-    """False for a backward whose logits, formed a second time, round too far apart from those of the lse."""
-    return direction == "fwd" or (p.dtype != "float32" and p.logits_dtype == "float32")
+    """False for a backward whose logits, formed a second time, round too far apart from those of the lse.
+
+    And for that of one query: where it sees one key alone its gradients are differences of equal numbers.
+    """
+    return direction == "fwd" or (p.dtype != "float32" and p.logits_dtype == "float32" and p.q_len > 1)
 
 
 def _renamed(ids: Int[Array, "B L"], seed: int | Array) -> Int[Array, "B L"]:

@@ -166,6 +166,8 @@ def test_fused_backward_for_hopper_is_first_where_it_won_a_race_of_long_rows_and
     records = (RESULTS / f"flash_backward{name}.json" for name in ("", "_h64"))
     for race in (row for record in records for row in json.loads(record.read_text())["rows"]):
         p = OP.from_signature(OP.parse_signature(race["signature"]))
+        if p.head_dim == 128 and p.causal and p.q_len <= 4096:
+            continue  # It became faster: its finals are in the pack, whose test follows.
         best = {n: min(us for peer, us in race["us"].items() if peer.split()[0] == n) for n in names}
         first = max(names, key=lambda n: OP.place(get_kernel(f"{OP.name}/{n}"), p, "bwd", H200))
         # Of few or short rows it is left to a kernel that is a few percent behind.

@@ -55,6 +55,17 @@ def test_backwards_of_sixteen_bits_have_the_long_keys_too():
     np.testing.assert_array_equal(residuals.lse, reference(_problem(causal=True), "fwd", operands)["lse"])
 
 
+def test_gradients_of_one_query_are_more_than_rounding_noise():
+    """A kernel that sums the row sums itself is off by a few roundings of float32, on every draw."""
+    p = Problem(
+        batch=2, q_len=1, kv_len=301, num_q_heads=4, num_kv_heads=4, head_dim=64, v_head_dim=64, scale=0.075
+    )  # fmt: skip
+    inputs = make_inputs(p, "bwd", 1009)
+    rounding = 16 * np.finfo(np.float32).eps * np.abs(inputs.delta).max()
+    exact, off = (reference(p, "bwd", inputs._replace(delta=inputs.delta + shift)) for shift in (0.0, rounding))
+    assert np.linalg.norm(off["dk"] - exact["dk"]) < 1e-3 * np.linalg.norm(exact["dk"])
+
+
 def test_the_first_sink_of_odd_seeds_is_none():
     even, odd = (np.asarray(make_operands(_problem(has_sinks=True), "fwd", seed).sinks) for seed in (0, 1))
     assert np.isfinite(even).all()

@@ -52,7 +52,7 @@ class BackwardConfig(Knobs):
             doc="a program takes its next tile of keys just before it is done with one, not as it begins it: a tile "
             "that waits for its program is none for others"
         ),
-    ] = False
+    ] = True
     fast_tanh: Annotated[
         bool,
         Flag(doc="a soft cap goes through the hardware's tanh, off by up to 2**-11 of the capped logit"),
