@@ -196,7 +196,9 @@ def _checked(kernel: Callable, call: Call, name: str) -> Callable:
 
     def checked(problem: Any, config: Any, inputs: Any) -> dict[str, Array]:
         try:
-            made = kernel(problem, config, inputs)
+            # Of kernels, most of which are not ours, the caller's strictness is not the measure.
+            with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+                made = kernel(problem, config, inputs)
         except _ERRORS_OF_CODE as error:
             if isinstance(error, AttnTuneError) and not isinstance(error, UnsupportedError):
                 raise

@@ -125,7 +125,7 @@ def dot_product_attention(
     )
     is_row = None
     if q_lengths is not None:
-        is_row = (jnp.arange(q.shape[1]) < q_lengths[:, None])[..., None]
+        is_row = (jnp.arange(q.shape[1])[None] < q_lengths[:, None])[..., None]
         out = jnp.where(is_row[..., None], out, jnp.zeros((), out.dtype))
     out = out.reshape(result_shape)
     if not return_residual or lse is None:

@@ -220,7 +220,8 @@ def _added(total: Array, places: list[Place]) -> Array:
     """``total`` with the parts added where they belong."""
 
     def added(tokens: slice, parts: tuple[Part, ...]) -> Array:
-        return sum((x if where is None else jnp.where(where, x, 0) for x, where in parts), total[:, tokens])
+        seen = (x if where is None else jnp.where(where, x, 0) for x, where in parts)
+        return sum((x.astype(total.dtype) for x in seen), total[:, tokens])
 
     return _replaced(total, [(tokens, added(tokens, parts)) for tokens, parts in places])
 

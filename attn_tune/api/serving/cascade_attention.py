@@ -250,7 +250,7 @@ def _decoded(attend: Attend, q: Float[Array, "B T N H"], level: SharedPrefix, kv
         first_tiles = jnp.concatenate([jnp.zeros(1, last_tiles.dtype), last_tiles])
         group = jnp.minimum(jnp.searchsorted(last_tiles, tile, side="right", method="scan_unrolled"), groups - 1)
         first = ends[group] + (tile - first_tiles[group]) * size
-        members = jnp.clip(first[:, None] + jnp.arange(size), 0, batch - 1)
+        members = jnp.clip(first[:, None] + jnp.arange(size)[None], 0, batch - 1)
         lengths = jnp.where(tile < last_tiles[-1], level.kv_lens[group], 0)
         out, lse = _over_tiles(attend, q[members], lengths, level.page_table[group], kv_heads)
         own = jnp.minimum(jnp.searchsorted(ends[1:], sequence, side="right", method="scan_unrolled"), groups - 1)

@@ -51,11 +51,11 @@ def mean_pooling(
         wide = wide.reshape(x.shape[0], problem.blocks, count, *x.shape[2:])
     blocks = blocks_of(problem, checked_ends(cu_seqlens, x.shape[0], x.shape[1]))
     if cu_seqlens is not None:
-        token = blocks.begins[:, None] + jnp.arange(count, dtype=jnp.int32)
+        token = blocks.begins[:, None] + jnp.arange(count, dtype=jnp.int32)[None]
         inside = (token < blocks.ends[:, None])[..., None, None]
         wide = jnp.where(inside, jnp.take(wide, token, axis=1, mode="clip"), 0.0)
     tokens = jnp.maximum(blocks.ends - blocks.begins, 1).astype(jnp.float32)
-    return (wide.sum(2) / tokens[:, None, None]).astype(x.dtype)
+    return (wide.sum(2) / tokens[None, :, None, None]).astype(x.dtype)
 
 
 def compressed_attention(

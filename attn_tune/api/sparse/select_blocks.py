@@ -77,7 +77,7 @@ def select_blocks(
     def some(rows: Int[Array, " size"]) -> Int[Array, "B size K count"]:
         position = (rows + problem.offset - blocks.firsts[rows])[:, None]
         # Numbers within the query's own sequence.
-        block = jnp.arange(problem.blocks, dtype=jnp.int32) - blocks.numbers[rows][:, None]
+        block = jnp.arange(problem.blocks, dtype=jnp.int32)[None] - blocks.numbers[rows][:, None]
         own = jnp.where(position < 0, -1, position // problem.block_size)
         whole = (block >= 0) & ((block + 1) * problem.block_size - 1 <= position)
         near = (block >= 0) & (block <= own) & (block > own - num_near)
@@ -90,9 +90,9 @@ def select_blocks(
         total = jnp.sum(terms, axis=-1, keepdims=True)
         shares = jnp.mean(terms / jnp.where(total > 0, total, 1.0), axis=3)
         fixed = jnp.where(near, _NEAR + 1.0 / (1 + own - block).astype(jnp.float32), jnp.where(first, _FIRST, -jnp.inf))
-        scores = jnp.maximum(jnp.where(whole[:, None], shares, -jnp.inf), fixed[:, None])
+        scores = jnp.maximum(jnp.where(whole[:, None], shares, -jnp.inf), fixed[None, :, None])
         values, places = jax.lax.top_k(scores, count)
-        named = places - blocks.numbers[rows][:, None, None]
+        named = places - blocks.numbers[rows][None, :, None, None]
         return jnp.where(jnp.isneginf(values), -1, named).astype(jnp.int32)
 
     size = max(1, min(q_len, _STEP_ELEMENTS // (batch * sizes["N"] * problem.blocks)))

@@ -119,8 +119,8 @@ def _logit_of(problem: Problem, operands: Operands, column: Int[Array, "B N T"],
     # A row that sees nothing may have found padding, which may not be a number.
     seen = seen[..., None]
     queries = operands.q.swapaxes(1, 2)
-    product = jnp.where(seen, queries, 0).astype(jnp.float32) * jnp.where(seen, keys, 0)
-    logit = problem.scale * jnp.sum(product, axis=-1)
+    queries, keys = (jnp.where(seen, x, 0).astype(jnp.float32) for x in (queries, keys))
+    logit = problem.scale * jnp.sum(queries * keys, axis=-1)
     if problem.soft_cap is not None:
         logit = problem.soft_cap * jnp.tanh(logit / problem.soft_cap)
     if operands.bias is not None:

@@ -300,7 +300,7 @@ def _ids_of_tokens(offsets: Int[Array, " R"], length: int, padding: int) -> Int[
     # One program that stores no more than its result. A search would take a loop, to each step of which a GPU's host
     # has to go, and JAX cannot do it within a shard_map over some axes of a mesh.
     tokens = jnp.arange(length, dtype=jnp.int32)
-    ids = (tokens[:, None] >= offsets).sum(1, dtype=jnp.int32) - 1
+    ids = (tokens[:, None] >= offsets[None]).sum(1, dtype=jnp.int32) - 1
     return jnp.where(tokens < offsets[-1], ids, padding)
 
 

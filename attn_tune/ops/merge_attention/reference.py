@@ -30,7 +30,7 @@ def _merge(operands: Operands, dtype: jnp.dtype) -> dict[str, Array]:
     some = jnp.any(counts, axis=0)
     # Where no part counts, derivatives of the softmax are not numbers, which no product with zero removes.
     logs = jnp.where(some, logs, 0.0)
-    weights = jnp.where(some & counts, jax.nn.softmax(logs, axis=0), 0.0)
+    weights = jnp.where(counts, jax.nn.softmax(logs, axis=0), 0.0)
     out = jnp.sum(weights[..., None] * jnp.where(counts[..., None], outs, 0.0), axis=0)
     lse = jnp.where(some, jax.nn.logsumexp(logs, axis=0), -jnp.inf)
     return {"out": out.astype(dtype), "lse": lse}
