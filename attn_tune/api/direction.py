@@ -199,6 +199,8 @@ def _checked(kernel: Callable, call: Call, name: str) -> Callable:
             # Of kernels, most of which are not ours, the caller's strictness is not the measure.
             with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
                 made = kernel(problem, config, inputs)
+        except SystemExit as error:
+            raise _KernelError(RuntimeError(f"it called exit({error.code})")) from error
         except _ERRORS_OF_CODE as error:
             if isinstance(error, AttnTuneError) and not isinstance(error, UnsupportedError):
                 raise

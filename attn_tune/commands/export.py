@@ -200,4 +200,4 @@ def _say_written(written: "PackSummary") -> None:
             output.say(f"    {reason}")
     place = path.resolve()
     print(f"  use it here with: attn-tune pack import {shlex.quote(str(path))}")
-    print(f"  or with ATTN_TUNE_PACKS={place}, or with attn_tune.use_pack({str(place)!r})")
+    print(f"  or with ATTN_TUNE_PACKS={shlex.quote(str(place))}, or with attn_tune.use_pack({str(place)!r})")

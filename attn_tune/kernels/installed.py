@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import EntryPoint
+from itertools import islice
+from types import NoneType
 from typing import Any, NamedTuple, Never
 
 from attn_tune.kernels.spec import PLATFORMS, KernelSpec, Search
@@ -81,13 +83,13 @@ def _contained_search(search: Search) -> Search:
     listed = _Kind(lambda found: all(map(_is_config, found)), "configs, which are dataclasses")
     return replace(
         search,
-        heuristic=_contained(search.heuristic, "heuristic", _refuse, config),
+        heuristic=_contained(_plain(search.heuristic), "heuristic", _refuse, config),
         candidates={
             part: _contained(_listed(make), "list of configs", _refuse, listed)
             for part, make in search.candidates.items()
         },
         infeasible=_contained(search.infeasible, "check of a config", str, _REASON),
-        adapt=_contained(search.adapt, "adapt", _refuse, adapted),
+        adapt=_contained(_plain(search.adapt), "adapt", _refuse, adapted),
     )
 
 
@@ -102,8 +104,31 @@ _PLACE = _Kind(lambda found: type(found) is int, "an integer")
 _REASON = _Kind(lambda found: found is None or (isinstance(found, str) and found != ""), "a reason or None")
 
 
+# More than any space has that can be searched: a generator without an end would fill the memory.
+_MOST_CONFIGS = 100_000
+
+
 def _is_config(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
+
+
+def _check_knobs(config: Any) -> None:
+    """Raises ValueError for a knob that the JSON of trials and packs cannot hold."""
+    for field in fields(config) if _is_config(config) else ():
+        value = getattr(config, field.name)
+        if _is_config(value):
+            _check_knobs(value)
+        elif not isinstance(value, (int, float, str, NoneType)):
+            raise ValueError(f"the knob {field.name!r} must be a number, a text, a truth value or None, got {value!r}")
+
+
+def _plain(make: Callable[..., Any]) -> Callable[..., Any]:
+    def made(*args: Any) -> Any:
+        found = make(*args)
+        _check_knobs(found)
+        return found
+
+    return made
 
 
 def _contained(
@@ -129,7 +154,15 @@ def _contained(
 
 def _listed(make: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
     # A generator would raise where it is read.
-    return lambda *args: tuple(make(*args))
+    def made(*args: Any) -> tuple[Any, ...]:
+        found = tuple(islice(make(*args), _MOST_CONFIGS + 1))
+        if len(found) > _MOST_CONFIGS:
+            raise ValueError(f"it makes more than {_MOST_CONFIGS:,} configs, or has no end")
+        for config in found:
+            _check_knobs(config)
+        return found
+
+    return made
 
 
 def _refuse(reason: str) -> Never:

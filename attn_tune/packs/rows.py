@@ -49,6 +49,13 @@ def _count(value: Any) -> str | None:
     return f"must be an integer from 0 to 2**63 - 1, got {value!r:.60}"
 
 
+def _error(value: Any) -> str | None:
+    """What is wrong with a ratio of error to allowed error: above 1 the row says itself that its config is wrong."""
+    if type(value) is int and 0 <= value <= PPM:
+        return None
+    return f"must be an integer from 0 to {PPM}, the largest error of a right result, got {value!r:.60}"
+
+
 def _flag(value: Any) -> str | None:
     return None if type(value) is bool else f"must be true or false, got {value!r:.60}"
 
@@ -130,7 +137,7 @@ class Row:
     heuristic_ns: int | None = field(default=None, metadata=_stored(_MAYBE_COUNT))
     gain_ppm: int | None = field(default=None, metadata=_stored(_MAYBE_INTEGER, lambda d: _ppm(d.gain, 1)))
     regret_ppm: int | None = field(default=None, metadata=_stored(_MAYBE_INTEGER, lambda d: _ppm(d.regret_bound)))
-    error_ppm: int | None = field(default=None, metadata=_stored(_MAYBE_COUNT, lambda d: _ppm(d.worst_error)))
+    error_ppm: int | None = field(default=None, metadata=_stored(_or_none(_error), lambda d: _ppm(d.worst_error)))
     samples: int = field(default=0, metadata=_stored(_count))
     repeatable: bool | None = field(default=None, metadata=_stored(_or_none(_flag), omitted=True))
     features: int | None = field(default=None, metadata=_stored(_MAYBE_COUNT, omitted=True))

@@ -12,6 +12,7 @@ from typing import Any
 
 from attn_tune.runtime.lookup.answer import Answer, Rung
 from attn_tune.schema.errors import NoDataError, UsageError, warn
+from attn_tune.schema.logs import log
 
 ON_MISS = "ATTN_TUNE_ON_MISS"
 # Distinct missed keys that are remembered; the rest is only counted.
@@ -235,9 +236,13 @@ def _record(key: _Key, asked: int, nearest: str) -> None:
         process=_process_name(),
         time=int(time.time()),
     )
-    if not miss_spool.append(Path(_folder) if _folder else miss_spool.spool_folder(), line):
+    folder = Path(_folder) if _folder else miss_spool.spool_folder()
+    if not miss_spool.append(folder, line):
         with _lock:
             _unrecorded += 1
+            is_first = _unrecorded == 1
+        if is_first:
+            log.warning("misses cannot be recorded in %s: they are only counted (attn_tune.stats())", folder)
 
 
 def _process_name() -> str:

@@ -3,6 +3,8 @@
 A job that sets up no logging sees them bare on stderr, among those of other libraries.
 """
 
+import contextlib
+import functools
 import logging
 import os
 import sys
@@ -23,9 +25,12 @@ log = _Log(logging.getLogger(NAME))
 
 
 def other_code() -> tuple[str, ...]:
-    """Beginnings of the paths of files that are not the job's: of this package, and of JAX where it is loaded."""
+    """Beginnings of the paths of files that are not the job's: of this package, of JAX where it is loaded, and of the
+    modules of Python that call functions for both.
+    """
     found = (getattr(sys.modules.get(name), "__file__", None) for name in ("jax", "jaxlib"))
-    return (_PACKAGE, *(os.path.dirname(file) + os.sep for file in found if file))
+    between = (functools.__file__, contextlib.__file__)
+    return (_PACKAGE, *between, *(os.path.dirname(file) + os.sep for file in found if file))
 
 
 def _depth() -> int:

@@ -227,16 +227,27 @@ def test_an_installed_adapt_may_return_none_and_nothing_else_that_is_no_config(s
         registry.get_kernel("flash_attention/wrong").searches["fwd"].adapt(1, 2, 3, 4)
 
 
-def test_candidates_that_are_no_configs_are_the_result_of_their_kernel(site):
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ("({'step': 1},)", "must return configs, which are dataclasses, got"),
+        (
+            "(dataclasses.make_dataclass('C', ['x'])((1, 2)),)",
+            r"the knob 'x' must be a number, a text, a truth value or None, got \(1, 2\)",
+        ),
+        ("itertools.repeat(None)", "makes more than 100,000 configs, or has no end"),
+    ],
+)
+def test_candidates_that_are_no_configs_are_the_result_of_their_kernel(site, made, reason):
     install(
         site,
         "hostile",
-        COPY
-        + "fwd = dataclasses.replace(XLA.searches['fwd'], candidates={'': lambda *_: ({'step': 1},)})\n"
+        f"import itertools{COPY}"
+        + f"fwd = dataclasses.replace(XLA.searches['fwd'], candidates={{'': lambda *_: {made}}})\n"
         + "SPEC = dataclasses.replace(XLA, name='hostile', searches={'fwd': fwd})",
     )
     spec = registry.get_kernel("flash_attention/hostile")
-    with pytest.raises(attn_tune.UnsupportedError, match="must return configs, which are dataclasses, got"):
+    with pytest.raises(attn_tune.UnsupportedError, match=reason):
         spec.searches["fwd"].candidates[""](None, None)
 
 

@@ -34,7 +34,7 @@ ROWS = st.builds(
     heuristic_ns=MAYBE,
     gain_ppm=st.none() | INTEGER,
     regret_ppm=st.none() | INTEGER,
-    error_ppm=MAYBE,
+    error_ppm=st.none() | st.integers(0, 10**6),
     samples=COUNT,
     repeatable=st.none() | st.booleans(),
     features=MAYBE,
@@ -87,6 +87,11 @@ def test_row_with_a_wrong_value_is_refused_by_the_name_of_the_field(name):
     for wrong in ([], -1.5, "\u0000" * 2000, 2**63, {"a": {"b": {}}}):
         with pytest.raises(IntegrityError, match=f"^{name} "):
             parsed(json.dumps(plain(**{name: wrong})))
+
+
+def test_a_row_that_says_itself_that_it_is_wrong_is_refused():
+    with pytest.raises(IntegrityError, match="^error_ppm must be an integer from 0 to 1000000, the largest error of"):
+        parsed(json.dumps(plain(error_ppm=10**6 + 1)))
 
 
 @pytest.mark.parametrize("name", sorted(STORED - {"gain_ppm", "regret_ppm"}))

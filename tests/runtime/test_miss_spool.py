@@ -112,10 +112,13 @@ def test_misses_that_cannot_be_written_are_counted(recording, monkeypatch, numbe
     assert misses.stats().unrecorded_misses == 1
 
 
-def test_a_file_in_place_of_the_folder_is_counted(recording):
+def test_a_file_in_place_of_the_folder_is_counted_and_logged_once(recording, caplog):
     recording.write_text("not a folder")
     misses.count(answer(), lambda: "")
-    assert misses.stats().unrecorded_misses == 1
+    misses.count(answer(), lambda: "")
+    assert misses.stats().unrecorded_misses == 2
+    (logged,) = caplog.messages
+    assert f"misses cannot be recorded in {recording}" in logged
 
 
 def test_a_spool_whose_name_no_file_can_have_is_none(tmp_path):

@@ -20,31 +20,36 @@ def user_packs() -> Path:
 def install_pack(path: Path, *, replace: bool = False) -> Path:
     """Verifies the pack at ``path`` and copies it; an equal one that is there already stays.
 
-    With ``replace`` the pack takes the place of what has its name there, in one step.
+    A file gets the suffix that lookups know a pack by. With ``replace`` the pack takes the place of what has its name
+    there, in one step.
 
     Raises:
       IntegrityError: the pack is not what it claims to be.
       StorageError: it cannot be copied, or another pack of that name is there.
+      UsageError: its name begins with a dot.
     """
+    from attn_tune.packs.archive import SUFFIX
     from attn_tune.packs.reader import read_pack
     from attn_tune.packs.writer import check_target
 
     pack = read_pack(path)
     if path.name in ("", ".."):  # such as ".", which would stand for the folder of packs itself
         path = path.resolve()
+    if path.name.startswith("."):
+        raise UsageError(f"lookups take {path.name!r} for a draft, as every name that begins with a dot: rename it")
     folder = user_packs()
-    target = folder / path.name
-    if replace:
-        check_target(target, overwrite=True)
-    elif target.exists():
-        if read_pack(target).digest == pack.digest:
-            return target
-        raise StorageError(f"{target} is another pack; put this one in its place with --replace, or rename {path}")
+    target = folder / (path.name if path.is_dir() or path.suffix == SUFFIX else path.name + SUFFIX)
     try:
+        if replace:
+            check_target(target, overwrite=True)
+        elif target.exists():
+            if read_pack(target).digest == pack.digest:
+                return target
+            raise StorageError(f"{target} is another pack; put this one in its place with --replace, or rename {path}")
         folder.mkdir(parents=True, exist_ok=True)
         # Copied aside and renamed, so that no job ever meets half a pack.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as aside:
-            copy = Path(aside) / path.name
+            copy = Path(aside) / target.name
             _copy(path, copy)
             read_pack(copy)
             if target.is_dir() or (copy.is_dir() and target.exists()):

@@ -28,7 +28,10 @@ def command(
     if path is None:
         if key:
             raise UsageError("say which pack to sign")
-        print(f"{private}: keep it secret; {private}.pub: give it to those who are to trust you")
+        if json:
+            output.emit_json(key=private, public=f"{private}.pub")
+        else:
+            print(f"{private}: keep it secret; {private}.pub: give it to those who are to trust you")
         return
     from attn_tune.packs.archive import read_files
     from attn_tune.packs.reader import pack_from_files
@@ -53,11 +56,17 @@ def _make_key(path: Path) -> None:
     pem, public = make_key()
     try:
         # Never readable by others, not for a moment; and never over a key that is there.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(pem)
-        name = "".join(c for c in path.stem if c.isascii() and c.isprintable())
-        path.with_name(path.name + KEY_SUFFIX).write_text(f"ed25519 {public} {name}".rstrip() + "\n")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise StorageError(f"{path} exists and is not overwritten; choose another path for the new key") from None
     except OSError as error:
+        raise StorageError(f"the key {path} cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem)
+        name = "".join(c for c in path.stem if c.isascii() and c.isprintable())
+        path.with_name(path.name + KEY_SUFFIX).write_text(f"ed25519 {public} {name}".rstrip() + "\n")
+    except OSError as error:
+        # Half a key is none, and would be in the way of the next try.
+        path.unlink(missing_ok=True)
         raise StorageError(f"the key {path} cannot be written: {error.strerror}") from None

@@ -111,14 +111,19 @@ def locations(environ: Mapping[str, str]) -> Locations:
 
 
 def _packs_in(path: Path, *, named: bool) -> list[str]:
-    """The packs at or in ``path``, by name. A path that someone named is kept even if it is none: that is an error."""
+    """The packs at or in ``path``, by name. A path that someone named is kept even if it is none: that is an error.
+
+    So is a folder that may not be read: there may be packs in it. A name that begins with a dot is that of a draft,
+    which a writer has not put in its place yet, or never will.
+    """
     try:
         if is_pack(path):
             return [str(path)]
-        inside = sorted(child for child in path.iterdir() if is_pack(child))
-    except OSError:
-        # Not there, or not ours to read: logged when it was named, of no interest otherwise.
+        inside = sorted(child for child in path.iterdir() if is_pack(child) and not child.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
         return [str(path)] if named else []
+    except OSError:
+        return [str(path)]
     return [str(child) for child in inside] or ([str(path)] if named else [])
 
 
