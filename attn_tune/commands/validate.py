@@ -212,9 +212,13 @@ class _Check:
         if problem is None:
             return reason or ""
         try:
-            config = given or config_to_dict(search.heuristic(problem, device))
+            config = given or search.heuristic(problem, device)
         except UnsupportedError as error:  # an installed kernel's own mistake
             return str(error)
+        if not given:
+            if reason := search.infeasible(problem, device, config):
+                return f"its untuned config cannot run: {reason}"
+            config = config_to_dict(config)
         return ConfigRef(
             kernel=self.spec.id,
             signature=op.to_signature(problem),

@@ -50,7 +50,7 @@ def _count(value: Any) -> str | None:
 
 
 def _error(value: Any) -> str | None:
-    """What is wrong with a ratio of error to allowed error: above 1 the row says itself that its config is wrong."""
+    """A sentence on a wrong ratio of error to allowed error: above 1 the row says itself that its config is wrong."""
     if type(value) is int and 0 <= value <= PPM:
         return None
     return f"must be an integer from 0 to {PPM}, the largest error of a right result, got {value!r:.60}"

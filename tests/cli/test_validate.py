@@ -1,8 +1,10 @@
 """``attn-tune validate`` with a device that answers at once: its exit codes, the inputs it judges, an interrupt."""
 
+import dataclasses
 import json
 import re
 
+from attn_tune.kernels.registry import get_kernel
 from attn_tune.schema import Status
 from attn_tune.tuner.protocol import FEATURE_SEEDS, SWEPT_SEEDS
 from tests.cli.test_commands import fake_worker, home, run
@@ -19,6 +21,16 @@ def test_validate_fails_on_a_wrong_kernel(fake_worker, monkeypatch):
     assert bad.exit_code == 1
     (row,) = json.loads(bad.stdout)["validations"]
     assert (row["status"], row["output"], row["worst_error"]) == ("incorrect", "dk", 2.0)
+
+
+def test_validate_runs_no_untuned_config_that_a_call_would_not(fake_worker, monkeypatch):
+    searches = get_kernel("flash_attention/xla").searches
+    tight = dataclasses.replace(searches["bwd"], infeasible=lambda problem, device, config: "there is no room")
+    monkeypatch.setitem(searches, "bwd", tight)
+    done = run("validate", "-k", "flash_attention/xla", "-d", "bwd", "--feature", "sinks_window", "--json")
+    assert done.exit_code == 3
+    (row,) = json.loads(done.stdout)["validations"]
+    assert (row["status"], row["reason"]) == ("unsupported", "its untuned config cannot run: there is no room")
 
 
 def test_validate_judges_the_inputs_that_a_sweep_would(fake_worker, monkeypatch):
