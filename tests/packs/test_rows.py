@@ -90,7 +90,7 @@ def test_row_with_a_wrong_value_is_refused_by_the_name_of_the_field(name):
 
 
 def test_a_row_that_says_itself_that_it_is_wrong_is_refused():
-    with pytest.raises(IntegrityError, match="^error_ppm must be an integer from 0 to 1000000, the largest error of"):
+    with pytest.raises(IntegrityError, match=r"^error_ppm must be an integer from 0 to 1000000, the largest error of"):
         parsed(json.dumps(plain(error_ppm=10**6 + 1)))
 
 
