@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.ops.contract import Axis, Operand, Output, OutputKind
+from attn_tune.ops.fields.integers import check_sizes
 from attn_tune.ops.fields.scales import default_scale
 from attn_tune.schema.errors import UsageError, near_names
 from attn_tune.schema.signature import Field, FieldKind, Signature, Value
@@ -117,10 +118,7 @@ class AttentionProblem:
     dropout_rate: float = 0.0
 
     def __post_init__(self):
-        for name in SIZES:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UsageError(f"{_WORDS[name]}={value!r} ({name}) must be a positive integer")
+        check_sizes(self, {name: _WORDS[name] for name in SIZES})
         if self.num_q_heads % self.num_kv_heads:
             raise UsageError(
                 f"n={self.num_q_heads} (num_q_heads) must be a multiple of k={self.num_kv_heads} (num_kv_heads)"

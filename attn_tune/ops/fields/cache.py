@@ -13,7 +13,6 @@ Latents with a scale for each 128 columns (``kvscale=block``) are bytes, ``[page
 codes of the values, their float32 scales, and the columns behind in 16 bits (FlashMLA, ``fp8_ds_mla`` of vLLM).
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from attn_tune.ops.fields.attention import check_choice
@@ -98,21 +97,6 @@ def check_cache(problem: Any) -> None:
         raise UsageError(f"layout=latent has values within keys, got h={p.head_dim} below v={p.v_head_dim}")
     if p.layout == LATENT and p.num_kv_heads != 1:
         raise UsageError(f"layout=latent has one key head for all query heads, got k={p.num_kv_heads} (num_kv_heads)")
-
-
-def check_sizes(problem: Any, words: Mapping[str, str]) -> None:
-    """Check that attributes of a problem are positive integers.
-
-    Args:
-      words: the signature's word by the attribute's name, for the message.
-
-    Raises:
-      UsageError: one is not.
-    """
-    for name, word in words.items():
-        value = getattr(problem, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{word}={value!r} ({name}) must be a positive integer")
 
 
 def packed_width(head_dim: int, v_head_dim: int) -> int:
