@@ -1,8 +1,11 @@
 """Prove that every row of a pack can answer on its own device; list the dead.
 
+The settings are those of a job in this environment: ATTN_TUNE_DETERMINISTIC, ATTN_TUNE_UNPROVEN.
+
 Example: attn-tune pack coverage h200.atpack
 """
 
+import os
 from collections import Counter
 
 import typer
@@ -16,10 +19,12 @@ _WHOLE = ("kernel", "points", "reason")
 
 def command(path: options.PackPath, json: options.Json = False) -> None:
     from attn_tune.packs.reader import read_pack
+    from attn_tune.runtime.determinism import determinism_of
     from attn_tune.runtime.lookup.coverage import Reach, cover
+    from attn_tune.runtime.unproven import takes_unproven
 
     pack = read_pack(path, signed=False)
-    found = list(cover(pack))
+    found = list(cover(pack, determinism_of(os.environ), takes_unproven(os.environ)))
     counts = Counter(one.reach for one in found)
     grades = Counter(str(one.grade) for one in found if one.grade)
     rows = [

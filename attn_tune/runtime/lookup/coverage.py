@@ -10,9 +10,11 @@ from attn_tune.ops.registry import get_op
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
 from attn_tune.runtime.active.row_index import RowIndex
+from attn_tune.runtime.determinism import Determinism
 from attn_tune.runtime.lookup.answer import SourceKind
 from attn_tune.runtime.lookup.ladder import RowQuestion, Walk, walk
 from attn_tune.runtime.lookup.question import Question, missing
+from attn_tune.runtime.overrides.active import Overrides
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import UsageError
 
@@ -23,7 +25,7 @@ class Reach(enum.StrEnum):
     REACHED = "reached"
     """The row answers."""
     DEAD = "dead"
-    """The row never answers."""
+    """The row does not answer a job of these settings."""
     UNINSTALLED = "uninstalled"
     """A module of the kernel is not installed here, so that it cannot be told."""
 
@@ -47,25 +49,41 @@ class Covered:
     reason: str = ""
 
 
-def cover(pack: Pack) -> Iterator[Covered]:
-    """Look up every row of ``pack``: its signature, direction and kernel, on the device that it declares."""
+def cover(pack: Pack, determinism: Determinism = Determinism.USUAL, unproven: bool = False) -> Iterator[Covered]:
+    """Look up every row of ``pack``: its signature, direction and kernel, on the device that it declares.
+
+    ``determinism`` and ``unproven`` are the settings of the job. Rows of a kernel that declares that it is not
+    deterministic are meant for the jobs that allow such, and are looked up as one of these would, unless
+    ``determinism`` forbids that. The pack's own quarantine list holds.
+    """
+    overrides = Overrides(carried=[pack.quarantine])
     indexes: dict[tuple[str, str], RowIndex] = {}
     for row in pack.rows:
         device = pack.devices[row.device]
         try:
-            reach, grade, reason = _reach(pack, row, indexes)
+            reach, grade, reason = _reach(pack, row, indexes, overrides, determinism, unproven)
         except UsageError as error:  # An op, a field, a value or a direction that this version does not know.
             reach, grade, reason = Reach.DEAD, None, str(error)
         yield Covered(row=row, device=str(device), reach=reach, grade=grade, reason=reason)
 
 
-def _reach(pack: Pack, row: Row, indexes: dict[tuple[str, str], RowIndex]) -> tuple[Reach, Grade | None, str]:
+def _reach(
+    pack: Pack,
+    row: Row,
+    indexes: dict[tuple[str, str], RowIndex],
+    overrides: Overrides,
+    determinism: Determinism,
+    unproven: bool,
+) -> tuple[Reach, Grade | None, str]:
     op = get_op(row.op)
     spec = find_kernel(f"{row.op}/{row.kernel}")
     if spec is None:
         return Reach.DEAD, None, f"kernel {row.op}/{row.kernel} is not installed"
     device = pack.devices[row.device]
-    question = Question(op, row.direction, row.signature, device, row.kernel, unproven=True)
+    if determinism is Determinism.USUAL and spec.needs_leave(row.direction):
+        determinism = Determinism.WAIVED
+    # The judge knows of no kernel that was asked for by name: that would be leave for bits that differ.
+    question = Question(op, row.direction, row.signature, device, None, overrides, determinism, unproven)
     if absent := missing(spec):
         return Reach.UNINSTALLED, None, absent
     refusal = question.refusal_of(spec)

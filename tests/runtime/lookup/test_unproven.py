@@ -1,16 +1,20 @@
 """A row whose config ran no feature problem answers only where the job allows it."""
 
+from dataclasses import replace
+
 import pytest
 
+from attn_tune.packs.reader import pack_from_files
 from attn_tune.runtime.active.layers import current_view, reload, use_pack
+from attn_tune.runtime.determinism import Determinism
 from attn_tune.runtime.lookup.answer import Rung
 from attn_tune.runtime.lookup.coverage import Reach, cover
 from attn_tune.runtime.lookup.dispatch import choose, explain, lookup
 from attn_tune.runtime.rank_statement import differences, statement_of
 from attn_tune.schema import UsageError
 from tests.ops.known import known_kernels
-from tests.runtime.lookup.toy_op import KERNELS, pack
-from tests.runtime.packbuilder import H200, OP, row, sig
+from tests.runtime.lookup.toy_op import HERE, KERNELS, pack
+from tests.runtime.packbuilder import H200, OP, pack_files, row, sig, with_list
 
 
 @pytest.fixture(autouse=True)
@@ -76,9 +80,41 @@ def test_any_other_value_is_an_error(monkeypatch, value):
         reload()
 
 
-def test_coverage_counts_an_unproven_row_as_one_that_can_answer():
-    (found,) = cover(pack(row(sig(1024), 64, features=0)))
-    assert found.reach is Reach.REACHED
+def test_coverage_reaches_an_unproven_row_only_for_jobs_that_take_such():
+    unproven = pack(row(sig(1024), 64, features=0))
+    (found,) = cover(unproven)
+    assert (found.reach, "ATTN_TUNE_UNPROVEN=1" in found.reason) == (Reach.DEAD, True)
+    assert [one.reach for one in cover(unproven, unproven=True)] == [Reach.REACHED]
+
+
+def test_coverage_names_the_entry_of_the_packs_own_list_that_forbids_a_row():
+    rows = [{**row(sig(t), 64), "env": HERE} for t in (1024, 4096)]
+    listed = with_list(pack_files(rows), [{"kernel": "alpha", "signature": {"t": 1024}, "reason": "hangs"}])
+    found = {one.row.signature: (one.reach, one.reason) for one in cover(pack_from_files(listed))}
+    assert found == {
+        sig(1024): (Reach.DEAD, "an override forbids it: hangs (pack lab 2026.1)"),
+        sig(4096): (Reach.REACHED, ""),
+    }
+
+
+@pytest.mark.parametrize("declared", [False, True], ids=["seen", "declared"])
+def test_coverage_of_a_row_whose_bits_differ_asks_as_a_job_that_it_is_meant_for(registered, declared):
+    """A kernel that declares it needs leave, so its rows are for jobs that give it; of others a row is turned down."""
+    alpha = registered[f"{OP}/alpha"]
+    if declared:
+        searches = {d: replace(s, nondeterministic="atomics") for d, s in alpha.searches.items()}
+        registered[alpha.id] = replace(alpha, searches=searches)
+    differing = pack(row(sig(1024), 64, repeatable=False))
+    reached = {
+        setting: (found.reach is Reach.REACHED, "ATTN_TUNE_DETERMINISTIC" in found.reason)
+        for setting in Determinism
+        for found in cover(differing, setting)
+    }
+    assert reached == {
+        Determinism.USUAL: (declared, not declared),
+        Determinism.WAIVED: (True, False),
+        Determinism.REQUIRED: (False, True),
+    }
 
 
 def test_coverage_has_another_word_for_a_kernel_whose_modules_are_not_here(monkeypatch):
