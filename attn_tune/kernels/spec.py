@@ -148,13 +148,15 @@ class KernelSpec:
         """Whether its calls are launches on a GPU that XLA neither fuses nor plans, as it does those of cuDNN."""
         return "cuda" in PLATFORMS.get(self.backend, ()) and self.backend not in LIBRARIES
 
-    def needs_leave(self, direction: str) -> bool:
+    def needs_leave(self, direction: str, repeatable: bool | None = None) -> bool:
         """Whether this direction is only swept, shipped and chosen where non-deterministic kernels are allowed.
 
-        A library's is not: it is what JAX itself would run.
+        So is a config whose bits were seen to differ from run to run (``repeatable`` False). A library's is not: it is
+        what JAX itself would run.
         """
         search = self.searches.get(direction)
-        return bool(search and search.nondeterministic) and self.backend not in LIBRARIES
+        differs = repeatable is False or bool(search and search.nondeterministic)
+        return differs and self.backend not in LIBRARIES
 
     def environment(self, base: Environment) -> Environment:
         """``base`` with this kernel's source hash; without one, and with a warning, where its source cannot be read.

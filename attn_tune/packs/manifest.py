@@ -82,6 +82,16 @@ class Manifest:
     listed: int | None = None
 
 
+def merged_parts(gate: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of ``gate`` about the packs that a pack was merged from. Each has a ``gate``, empty if unknown.
+
+    Nothing in a gate was checked: what is no such entry is left out.
+    """
+    parts = gate.get("merged")
+    found = [part for part in parts if is_mapping(part)] if is_list(parts) else []
+    return [{**part, "gate": one if is_mapping(one := part.get("gate")) else {}} for part in found]
+
+
 def read_sums(data: bytes, names: Collection[str]) -> dict[str, str]:
     """The sums by file, of exactly the files that are there. The files themselves are held against them later.
 

@@ -1,16 +1,19 @@
 """Two packs that answer one problem otherwise: every policy, in imports and in merged packs; and what diff says."""
 
 import dataclasses
+import json
 
 import pytest
+from typer.testing import CliRunner
 
+from attn_tune.cli import app
 from attn_tune.db import Database, import_pack
 from attn_tune.db.described import relations
 from attn_tune.db.release.merge_packs import merge_packs
 from attn_tune.db.release.pack_diff import diff_packs
 from attn_tune.packs.reader import read_pack
-from attn_tune.schema import UsageError
-from tests.runtime.packbuilder import ENVIRONMENT, pack_files, row, sig, write_folder
+from attn_tune.schema import IntegrityError, NoDataError, UsageError
+from tests.runtime.packbuilder import ENVIRONMENT, OP, pack_files, row, sig, with_list, write_folder
 
 ALONE = {"fwd": [row(sig(4096), 64, median_ns=500)]}
 
@@ -55,6 +58,14 @@ CASES = {
     "fast but predicted": ("fastest-verified", SLOW, PREDICTED, "kept"),
     "fast but of unknown source": ("fastest-verified", SLOW, UNKNOWN, "kept"),
     "slow but proven": ("fastest-verified", UNPROVEN, SLOW, "replaced"),
+    "fast but its bits differ": ("fastest-verified", SLOW, {**FAST, "repeatable": False}, "kept"),
+    "slow but its bits do not differ": ("fastest-verified", {**FAST, "repeatable": False}, SLOW, "replaced"),
+    "both of which the bits differ": (
+        "fastest-verified",
+        {**SLOW, "repeatable": False},
+        {**FAST, "repeatable": False},
+        "replaced",
+    ),
     "the preferred comes": ("prefer=new", FAST, SLOW, "replaced"),
     "the preferred is there": ("prefer=old", SLOW, FAST, "kept"),
     "the same but its bits differ": ("replace", SLOW, {**SLOW, "repeatable": False}, "replaced"),
@@ -136,6 +147,97 @@ def test_merging_keeps_every_problem_and_says_what_it_was_made_of(tmp_path):
     again = merge_packs(packs, tmp_path / "again.atpack", name="all", version="2")
     assert (tmp_path / "all.atpack").read_bytes() == (tmp_path / "again.atpack").read_bytes()
     assert again.pack.digest == merged.pack.digest
+
+
+def make_ranked(path, name, **times):
+    """A pack that answers one problem by two kernels, the first of which has bits that differ."""
+    files = pack_files(
+        [
+            row(sig(1024), times["block"], kernel="atomic", median_ns=times["atomic"], repeatable=False),
+            row(sig(1024), 64, rank=1, median_ns=times["alpha"]),
+        ],
+        name=name,
+    )
+    return read_pack(write_folder(path / name, files))
+
+
+@pytest.mark.parametrize(("alpha", "fate"), [(990, "replaced"), (1200, "kept")])
+def test_the_fastest_answer_is_slower_in_no_kind_of_job(tmp_path, alpha, fate):
+    """A job that allows what is not deterministic gets the first row, any other job the second."""
+    old = make_ranked(tmp_path, "old", block=64, atomic=900, alpha=1000)
+    new = make_ranked(tmp_path, "new", block=32, atomic=500, alpha=alpha)
+    merged = merge_packs([old, new], tmp_path / "all", name="all", version="1", policy="fastest-verified")
+    assert [one.fate for one in merged.outcomes] == [fate]
+
+
+NEVER = {"kernel": "alpha", "config": {"block": 32}, "signature": {"t": "1024"}, "reason": "hangs"}
+
+
+@pytest.mark.parametrize("policy", ["error", "keep", "replace", "fastest-verified", "prefer=fast"])
+@pytest.mark.parametrize("first", ["fast", "careful"])
+def test_merging_leaves_out_what_a_list_forbids_whatever_the_policy(tmp_path, policy, first):
+    careful = with_list(pack_files([row(sig(1024), 64)], name="careful"), [NEVER])
+    fast = pack_files([row(sig(1024), 32, median_ns=500), row(sig(2048), 32)], name="fast")
+    packs = [
+        read_pack(write_folder(tmp_path / name, files)) for name, files in {"careful": careful, "fast": fast}.items()
+    ]
+    packs.sort(key=lambda pack: pack.name != first)
+    merged = merge_packs(packs, tmp_path / "all", name="all", version="1", policy=policy)
+    assert {(r.signature, r.config["block"]) for r in merged.pack.rows} == {(sig(1024), 64), (sig(2048), 32)}
+    [out] = merged.left_out
+    assert (out.pack, out.kernel, out.config, out.signature) == ("fast 2026.1", f"{OP}/alpha", "block=32", sig(1024))
+    assert out.reason.startswith("hangs (")
+    assert "pack careful 2026.1" in out.reason
+
+
+def test_merging_packs_of_which_every_row_is_forbidden_is_an_error(tmp_path):
+    files = with_list(pack_files([row(sig(1024), 32)]), [NEVER])
+    packs = [read_pack(write_folder(tmp_path / "one", files))] * 2
+    with pytest.raises(NoDataError, match="forbid every row"):
+        merge_packs(packs, tmp_path / "x", name="x", version="1")
+    assert not (tmp_path / "x").exists()
+
+
+def test_merging_obeys_the_never_entries_of_this_users_jobs(tmp_path, monkeypatch):
+    path = tmp_path / "never.json"
+    path.write_text(json.dumps({"format": 1, "never": [NEVER]}))
+    monkeypatch.setenv("ATTN_TUNE_OVERRIDES", str(path))
+    packs = [read_pack(make(tmp_path, "old", **SLOW)), read_pack(make(tmp_path, "new", block=32, median_ns=1))]
+    merged = merge_packs(packs, tmp_path / "all", name="all", version="1", policy="replace")
+    assert [(out.pack, str(path) in out.reason) for out in merged.left_out] == [("new 2026.1", True)]
+    assert merged.pack.quarantine.entries == (), "the user's entries do not travel"
+    path.write_text("{")
+    with pytest.raises(IntegrityError):
+        merge_packs(packs, tmp_path / "x", name="x", version="1", policy="replace")
+
+
+def test_merging_keeps_the_reasons_of_packs_that_did_not_pass_the_gate_and_all_notes(tmp_path):
+    refused = {"passed": False, "reason": "demo only", "objections": 2, "reasons": ["it was noisy"], "rows": 1}
+    parts = [
+        pack_files([row(sig(1024))], name="passed", gate={"passed": True, "rows": 1}, note="by hand"),
+        pack_files([row(sig(2048))], name="refused", gate=refused),
+        pack_files([row(sig(4096))], name="last", gate={"passed": True, "merged": "not a list"}),
+    ]
+    packs = [read_pack(write_folder(tmp_path / str(n), files)) for n, files in enumerate(parts)]
+    merged = merge_packs(packs[:2], tmp_path / "all", name="all", version="1").pack
+    kept = {name: refused[name] for name in ("passed", "reason", "objections", "reasons")}
+    assert [(p["name"], p["gate"], p.get("note")) for p in merged.gate["merged"]] == [
+        ("passed", {"passed": True}, "by hand"),
+        ("refused", kept, None),
+    ]
+    again = merge_packs([merged, packs[2]], tmp_path / "again", name="again", version="1").pack
+    assert [p["name"] for p in again.gate["merged"]] == ["all", "last", "passed", "refused"], "for good"
+    shown = CliRunner().invoke(app, ["pack", "inspect", str(tmp_path / "again")]).stdout
+    assert "passed 2026.1: note by hand" in shown
+    assert "refused 2026.1: gate NOT passed: demo only" in shown
+    assert "it was noisy" in shown
+
+
+def test_an_unchanged_answer_is_shown_without_the_times_that_were_not_taken(tmp_path):
+    packs = [read_pack(make(tmp_path, name, block=64, median_ns=ns)) for name, ns in (("old", 1000), ("new", 900))]
+    merged = merge_packs(packs, tmp_path / "all", name="all", version="1", policy="replace")
+    assert [(one.fate, one.change) for one in merged.outcomes] == [("unchanged", "")]
+    assert merged.pack.rows[0].median_ns == 1000
 
 
 def test_rows_of_two_contracts_are_not_merged(tmp_path):

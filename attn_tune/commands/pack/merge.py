@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from attn_tune.commands.pack.outcomes import POLICIES, show_outcomes
-from attn_tune.commands.shared import options, output
+from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.packs import pack_path
 from attn_tune.schema.words import counted
 
@@ -20,12 +20,14 @@ def command(
     name: options.PackName = None,
     version: options.PackVersion = "1",
     on_conflict: str = options.option("error", "--on-conflict", "POLICY", POLICIES),
+    wheel: bool = options.flag("--wheel", "Also write the pack as a wheel, in the same folder."),
     overwrite: options.Overwrite = False,
     dry_run: options.DryRun = False,
     json: options.Json = False,
 ) -> None:
     from attn_tune.db import merge_packs as merge
     from attn_tune.packs.reader import read_pack
+    from attn_tune.packs.wheel import export_wheel
 
     merged = merge(
         [read_pack(one) for one in packs],
@@ -36,6 +38,7 @@ def command(
         overwrite=overwrite,
         dry_run=dry_run,
     )
+    wheel_path = export_wheel(path, path.parent, overwrite=overwrite) if wheel and not dry_run else None
     if json:
         digest = merged.pack.digest if merged.pack else None
         outcomes = [dataclasses.asdict(one) for one in merged.outcomes]
@@ -45,9 +48,19 @@ def command(
             rows=merged.rows,
             quarantined=merged.quarantined,
             outcomes=outcomes,
+            left_out=[dataclasses.asdict(one) for one in merged.left_out],
+            wheel=wheel_path,
         )
         return
     show_outcomes(merged.outcomes)
+    names = selection.point_names()
+    for one in merged.left_out:
+        output.say(
+            f"left out of {one.pack}: {one.kernel} {one.direction}, {names.get(one.signature, one.signature)}, on "
+            f"{one.device}, {one.config}; a never entry forbids it: {one.reason}"
+        )
     listed = f", {merged.quarantined} in quarantine" if merged.quarantined else ""
     listed += " (dry run)" if dry_run else ""
     output.say(f"{path}: {counted(merged.rows, 'row')} of {counted(len(packs), 'pack')}{listed}")
+    if wheel_path:
+        print(f"  wheel {wheel_path}")

@@ -2,12 +2,14 @@
 
 import enum
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_tune.kernels.registry import find_kernel
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
 from attn_tune.schema import Environment, Rule, UsageError, config_to_json
+from attn_tune.schema.decision import Proof
 from attn_tune.schema.environment import UNKNOWN
 from attn_tune.schema.words import config_words, counted, duration
 
@@ -63,12 +65,19 @@ class PackAnswer:
         return min(self.rows, key=lambda row: row.rank)
 
     @property
-    def is_verified(self) -> bool:
-        """Whether its winner was timed and compared with the reference, by software that is known.
+    def usual(self) -> Row | None:
+        """The row that a job gets that allows nothing on purpose, None if it gets none of them.
 
-        A winner that is known to have run no feature problem is not verified.
+        Not one of a kernel that is not deterministic, of a config whose bits were seen to differ, or without proof.
         """
-        row = self.winner
+        rows = (row for row in self.rows if row.proof is not Proof.UNPROVEN and not _needs_leave(row))
+        return min(rows, key=lambda row: row.rank, default=None)
+
+    def is_verified(self, row: Row) -> bool:
+        """Whether ``row`` was timed and compared with the reference, by software that is known.
+
+        A row that is known to have run no feature problem is not verified.
+        """
         environment = self.environments.get(row.env)
         return (
             row.median_ns is not None
@@ -87,6 +96,13 @@ class PackAnswer:
             + "".join(f" ({doubt})" for doubt in r.doubts)
             for r in ranked
         )
+
+
+def _needs_leave(row: Row) -> bool:
+    """Whether lookups turn ``row`` down unless a job allows kernels that are not deterministic."""
+    spec = find_kernel(f"{row.op}/{row.kernel}")
+    # A kernel that is not known here declares nothing.
+    return row.repeatable is False if spec is None else spec.needs_leave(row.direction, row.repeatable)
 
 
 def _change(stored: PackAnswer | None, incoming: PackAnswer) -> str:
@@ -113,7 +129,7 @@ class Resolution:
       direction: the direction.
       device: the device's name.
       fate: the fate of the rows that came in.
-      change: what the answer that came in has otherwise.
+      change: what the answer that came in has otherwise; empty where nothing changes.
       stored: the stored answer as text, ``""`` where there is none.
       incoming: the answer that came in, as text.
       reason: the reason of the fate.
@@ -156,28 +172,43 @@ def _resolve(policy: str, stored: PackAnswer | None, incoming: PackAnswer) -> tu
 
 
 def _faster(stored: PackAnswer, incoming: PackAnswer) -> tuple[Fate, str]:
-    """Prefers the verified answer; of two, the one that is faster by more than sessions differ."""
-    if not incoming.is_verified:
+    """Prefers the answer that usual jobs get, then the verified one, then the one faster by more than sessions differ.
+
+    It must be faster in jobs that allow kernels that are not deterministic or in those that do not, and slower in none.
+    """
+    old, new = stored.usual, incoming.usual
+    if old and not new:
+        return Fate.KEPT, f"{incoming.pack} has no row that a job may use by default"
+    if not incoming.is_verified(new or incoming.winner):
         return Fate.KEPT, f"{incoming.pack} is not verified"
-    if not stored.is_verified:
+    if new and not old:
+        return Fate.REPLACED, f"{stored.pack} has no row that a job may use by default"
+    if not stored.is_verified(old or stored.winner):
         return Fate.REPLACED, f"{stored.pack} is not verified"
-    # Verified answers have times.
-    ratio = (incoming.winner.median_ns or 1) / (stored.winner.median_ns or 1)
-    if ratio < 1 - MARGIN:
-        return Fate.REPLACED, f"takes {ratio:.3f} of the time"
-    return Fate.KEPT, f"{incoming.pack} takes {ratio:.3f} of the time"
+    pairs = [(old or stored.winner, new or incoming.winner)]
+    if stored.is_verified(stored.winner) and incoming.is_verified(incoming.winner):
+        pairs.append((stored.winner, incoming.winner))
+    # Verified rows have times.
+    ratios = [(after.median_ns or 1) / (before.median_ns or 1) for before, after in pairs]
+    if min(ratios) < 1 - MARGIN and max(ratios) <= 1 + MARGIN:
+        return Fate.REPLACED, f"takes {min(ratios):.3f} of the time"
+    return Fate.KEPT, f"{incoming.pack} takes {max(ratios):.3f} of the time"
 
 
-def answers_of(pack: Pack) -> dict[Key, PackAnswer]:
-    """The rows of ``pack``, put together by problem."""
+def answers_of(pack: Pack, left_out: Collection[Row] = ()) -> dict[Key, PackAnswer]:
+    """The rows of ``pack`` but those ``left_out``, put together by problem."""
     groups: dict[Key, list[Row]] = defaultdict(list)
+    keys = {row.key for row in left_out}
     for row in pack.rows:
-        groups[row.device, row.signature, row.direction].append(row)
+        if row.key not in keys:
+            groups[row.device, row.signature, row.direction].append(row)
     return {key: PackAnswer(pack.name, rows, pack.environments) for key, rows in groups.items()}
 
 
-def take_in(answers: dict[Key, PackAnswer], pack: Pack, policy: str) -> tuple[list[Resolution], list[Resolution]]:
-    """Brings the answers of ``pack`` into ``answers``.
+def take_in(
+    answers: dict[Key, PackAnswer], pack: Pack, policy: str, left_out: Collection[Row] = ()
+) -> tuple[list[Resolution], list[Resolution]]:
+    """Brings the answers of ``pack`` into ``answers``, without the rows ``left_out``.
 
     Returns the fate of each problem, and those of them that ``policy``, one of ``POLICIES``, does not resolve.
 
@@ -185,7 +216,7 @@ def take_in(answers: dict[Key, PackAnswer], pack: Pack, policy: str) -> tuple[li
       UsageError: there is no such policy.
     """
     outcomes, conflicts = [], []
-    for key, incoming in answers_of(pack).items():
+    for key, incoming in answers_of(pack, left_out).items():
         stored = answers.get(key)
         fate, reason = _resolve(policy, stored, incoming)
         one = Resolution(
@@ -193,7 +224,7 @@ def take_in(answers: dict[Key, PackAnswer], pack: Pack, policy: str) -> tuple[li
             direction=key[2],
             device=str(pack.devices[key[0]]),
             fate=fate or Fate.KEPT,
-            change=_change(stored, incoming),
+            change="" if fate is Fate.UNCHANGED else _change(stored, incoming),
             stored="" if stored is None else str(stored),
             incoming=str(incoming),
             reason=reason if fate else f"conflict: {reason}",

@@ -16,16 +16,16 @@ from typing import Any
 from attn_tune.db.decide.selection import ranked
 from attn_tune.db.release.evidence import Evidence, Record
 from attn_tune.kernels import registry
-from attn_tune.kernels.spec import LIBRARIES
-from attn_tune.packs.override_entries import Asked
+from attn_tune.packs.override_entries import Asked, Entry
 from attn_tune.packs.reader import Pack, pack_from_files
+from attn_tune.packs.rows import Row
 from attn_tune.packs.writer import pack_files
 from attn_tune.runtime.active.row_index import RowIndex
 from attn_tune.runtime.lookup.answer import SourceKind
 from attn_tune.runtime.lookup.ladder import Match, RowQuestion, walk
 from attn_tune.runtime.lookup.question import adapted
 from attn_tune.runtime.overrides.active import Overrides
-from attn_tune.schema import Decision, Environment, Grade, Rule, UsageError, config_from_dict
+from attn_tune.schema import Decision, Device, Environment, Grade, Rule, UsageError, config_from_dict
 from attn_tune.schema.decision import Proof
 from attn_tune.schema.environment import UNKNOWN
 
@@ -129,15 +129,22 @@ def check_quarantine(decisions: Iterable[Decision], overrides: Overrides) -> lis
     """Those of ``decisions`` that must not run, with the entry that says so."""
     found = []
     for d in decisions:
-        op = _op(d.op)
-        defaults = {field.name: field.default for field in op.fields} if op else {}
-        values = defaults | d.signature.values
-        asked = Asked(d.op, d.direction, d.device, d.signature.text, values)
-        entry = overrides.forbidding(asked, d.kernel.partition("/")[2], d.config)
+        entry = forbidding(Row.of(d), d.device, overrides)
         if entry is not None:
             reason = f"its config is in quarantine: {entry.reason} ({entry.condition}; {entry.origin})"
             found.append(Objection(decision=d, reason=reason))
     return found
+
+
+def forbidding(row: Row, device: Device, overrides: Overrides) -> Entry | None:
+    """The ``never`` entry that forbids ``row``, None if none does."""
+    op = _op(row.op)
+    defaults = {field.name: field.default for field in op.fields} if op else {}
+    # These entries compare values by their text too, so that a signature of an op that is not known here needs no
+    # fields to be parsed with.
+    stated = dict(word.split("=", 1) for word in row.signature.split() if "=" in word)
+    asked = Asked(row.op, row.direction, device, row.signature, defaults | stated)
+    return overrides.forbidding(asked, row.kernel, row.config)
 
 
 def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
@@ -321,10 +328,7 @@ def _untuned(guard: Decision, untuned: Record) -> Decision:
 def needs_leave(d: Decision) -> bool:
     """Whether ``d`` only answers where non-deterministic kernels are allowed: its kernel says so, or it was seen."""
     spec = registry.find_kernel(d.kernel)
-    if spec is None:
-        return False
-    is_seen = d.repeatable is False and spec.backend not in LIBRARIES
-    return is_seen or spec.needs_leave(d.direction)
+    return spec is not None and spec.needs_leave(d.direction, d.repeatable)
 
 
 def _op(name: str) -> Any:
