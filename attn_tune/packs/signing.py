@@ -104,6 +104,18 @@ def check_signatures(
     return trusted[known[0].key] if known else ""
 
 
+def signatures_fit(sums: bytes, signers: Iterable[Signer]) -> dict[str, bool | None]:
+    """Whether each signature is one of ``sums``, by key, trusted or not; None without the package ``cryptography``.
+
+    It says nothing of whose key it is: anybody can sign with a key of their own.
+    """
+    signers = tuple(signers)
+    try:
+        return {signer.key: _is_right(sums, signer) for signer in signers}
+    except UsageError:
+        return dict.fromkeys((signer.key for signer in signers), None)
+
+
 def trusted_keys(environ: Mapping[str, str]) -> dict[str, str]:
     """Names of the trusted public keys. ``ATTN_TUNE_TRUSTED_KEYS`` lists key files and folders of them, and is
     then required of every pack; without it they are in ``attn-tune/trusted-keys`` under ``XDG_CONFIG_HOME``.

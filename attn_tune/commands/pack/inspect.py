@@ -25,6 +25,7 @@ def command(
     rows: bool = options.flag("--rows", "Also list every row."),
     json: options.Json = False,
 ) -> None:
+    from attn_tune.packs.manifest import merged_parts
     from attn_tune.packs.reader import read_pack
 
     pack = read_pack(path, signed=False)
@@ -54,17 +55,30 @@ def command(
         known = " ".join(f"{k}={v}" for k, v in env.items() if v and k != "rows")
         output.say(f"  environment {known}: {counted(env['rows'], 'row')}")
     output.say(f"  gate {_gate_text(pack.gate)}")
+    for objection in _objections(pack.gate):
+        output.say(f"    {objection}")
+    for part in merged_parts(pack.gate):
+        _say_part(part)
     for entry in pack.quarantine.entries:
         output.say(f"  quarantine {entry.condition}: {entry.reason}")
     for key in data["signers"]:
-        output.say(f"  signed by {key}")
+        output.say(f"  {_SIGNED[data['signatures'][key]].format(key)}")
     if rows:
         from attn_tune.reports.pack_frames import pack_rows
 
         output.emit_frame(pack_rows(pack, selection.point_names()))
 
 
+_SIGNED = {
+    True: "signed by {}",
+    False: "a WRONG signature of {}: it is of another pack, or forged",
+    None: "a signature of {}, not checked: that takes the package 'cryptography'",
+}
+
+
 def _describe(pack: "Pack") -> dict[str, Any]:
+    from attn_tune.packs.signing import signatures_fit
+
     by_device = Counter(row.device for row in pack.rows)
     by_env = Counter(row.env for row in pack.rows)
     by_kernel: dict[tuple[str, str], list[Row]] = {}
@@ -101,6 +115,7 @@ def _describe(pack: "Pack") -> dict[str, Any]:
         "gate": dict(pack.gate),
         "quarantine": [loads(entry.line) for entry in pack.quarantine.entries],
         "signers": [signer.key for signer in pack.signers],
+        "signatures": signatures_fit(pack.sums, pack.signers),
     }
 
 
@@ -113,6 +128,23 @@ def _proof_text(kernel: Mapping[str, Any]) -> str:
         return text
     rows = counted(kernel["features_known"], "row")
     return f"{text}; {rows} with at least {counted(kernel['features'], 'feature problem')} passed"
+
+
+def _say_part(part: Mapping[str, Any]) -> None:
+    """Lines about a pack that this one was merged from: its note, and its gate where that was not passed."""
+    name, gate = f"{part.get('name')} {part.get('version')}", part["gate"]
+    if "note" in part:
+        output.say(f"    {name}: note {part['note']}")
+    if gate and gate.get("passed") is not True:
+        output.say(f"    {name}: gate {_gate_text(gate)}")
+        for objection in _objections(gate):
+            output.say(f"      {objection}")
+
+
+def _objections(gate: Mapping[str, Any]) -> list[Any]:
+    """The reasons of the gate against the rows of a pack that was written without it."""
+    reasons = gate.get("reasons")
+    return reasons if isinstance(reasons, list) else []
 
 
 def _gate_text(gate: Mapping[str, Any]) -> str:

@@ -18,6 +18,9 @@ def command(
     new_key: Path | None = options.option(
         None, "--new-key", "FILE", "Make a key first: FILE, and FILE.pub to be trusted."
     ),
+    wheel: bool = options.flag(
+        "--wheel", "Also write the signed pack as a wheel, in the same folder, over the one that is there."
+    ),
     json: options.Json = False,
 ) -> None:
     if new_key:
@@ -26,7 +29,7 @@ def command(
     if private is None:
         raise UsageError("say which key: --key FILE, or --new-key FILE to make one")
     if path is None:
-        if key:
+        if key or wheel:
             raise UsageError("say which pack to sign")
         if json:
             output.emit_json(key=private, public=f"{private}.pub")
@@ -35,6 +38,7 @@ def command(
         return
     from attn_tune.packs.archive import read_files
     from attn_tune.packs.reader import pack_from_files
+    from attn_tune.packs.wheel import export_wheel
     from attn_tune.packs.writer import signed_files, write_pack
 
     try:
@@ -44,10 +48,14 @@ def command(
     files = read_files(path)
     signed = write_pack(path, signed_files(files, pack_from_files(files, str(path)), pem))
     keys = [signer.key for signer in signed.signers]
+    # An older wheel of the pack is replaced as the pack is: it lacks the signature.
+    built = export_wheel(path, path.parent, overwrite=True) if wheel else None
     if json:
-        output.emit_json(path=path, digest=signed.digest, signers=keys)
-    else:
-        print(f"{path}: signed by {', '.join(keys)}")
+        output.emit_json(path=path, digest=signed.digest, signers=keys, wheel=built)
+        return
+    print(f"{path}: signed by {', '.join(keys)}")
+    if built:
+        print(f"  wheel {built}")
 
 
 def _make_key(path: Path) -> None:

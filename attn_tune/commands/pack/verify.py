@@ -1,6 +1,6 @@
 """Check packs: sums, schema, digests and signatures.
 
-Without --signed a signature is only reported: exit status 0 says that the pack is sound.
+Without --signed no signature is required, and that of a key that is not trusted is only reported if it fits the pack.
 
 Example: attn-tune pack verify h200.atpack --signed --trusted-keys keys
 """
@@ -10,12 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from attn_tune.commands.shared import options, output
-from attn_tune.commands.shared.exit_codes import INTEGRITY
 from attn_tune.commands.shared.packs import pack_path
-from attn_tune.schema import AttnTuneError
+from attn_tune.schema import AttnTuneError, IntegrityError
 from attn_tune.schema.words import counted
 
 
@@ -35,15 +32,33 @@ def command(
     from attn_tune.packs.signing import TRUSTED
 
     environ = {**os.environ, TRUSTED: str(trusted_keys)} if trusted_keys else os.environ
-    results = [_verify(path, signed=signed, environ=environ) for path in paths]
+    results: list[dict[str, Any]] = []
+    errors: list[AttnTuneError] = []
+    for path in paths:
+        try:
+            results.append({"path": str(path), "error": "", "exit_code": 0, **_verify(path, signed, environ)})
+        except AttnTuneError as error:
+            results.append({"path": str(path), "error": str(error), "exit_code": error.exit_code})
+            errors.append(error)
+    failure = _failure(errors, len(paths))
     if json:
-        output.emit_json(packs=results)
+        failed = (
+            {"error": str(failure), "type": type(failure).__name__, "exit_code": failure.exit_code} if failure else {}
+        )
+        output.emit_json(packs=results, **failed)
     else:
         for one in results:
-            output.say(f"{one['path']}: {one['error'] or _sound(one)}")
-    codes = [one["exit_code"] for one in results]
-    if any(codes):
-        raise typer.Exit(max(codes))
+            output.say_line(f"{one['path']}: {one['error'] or _sound(one)}")
+    if failure:
+        raise failure
+
+
+def _failure(errors: list[AttnTuneError], count: int) -> AttnTuneError | None:
+    """The error of the command, with the highest exit code of ``errors``; None without any."""
+    if len(errors) < 2:
+        return errors[0] if errors else None
+    worst = max(errors, key=lambda error: error.exit_code)
+    return type(worst)(f"{len(errors)} of {counted(count, 'pack')} did not pass, such as: {worst}")
 
 
 def _sound(one: Mapping[str, Any]) -> str:
@@ -58,28 +73,28 @@ _SIGNED = {
     "none": "not signed",
     "trusted": "signed by {}",
     "untrusted": "signed by a key that is not trusted, {}",
+    "unchecked": "with a signature that is not checked, which takes the package 'cryptography', of a key that is not "
+    "trusted, {}",
 }
 
 
-def _verify(path: Path, *, signed: bool, environ: Mapping[str, str]) -> dict[str, Any]:
+def _verify(path: Path, signed: bool, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The facts about a sound pack. A signature that does not fit is an error, no matter whose it is."""
     from attn_tune.packs.reader import read_pack
-    from attn_tune.packs.signing import check_signatures, trusted_keys
+    from attn_tune.packs.signing import check_signatures, signatures_fit, trusted_keys
 
-    try:
-        pack = read_pack(path, signed=False)
-        if not pack.signers and not signed:
-            signature, signer = "none", None
-        elif signed or any(s.key in trusted_keys(environ) for s in pack.signers):
-            signature = "trusted"
-            signer = check_signatures(pack.sums, pack.signers, environ, f"pack {path}", is_required=True)
-        else:
-            signature, signer = "untrusted", pack.signers[0].key
-    except AttnTuneError as error:
-        return {"path": str(path), "error": str(error), "exit_code": error.exit_code or INTEGRITY}
+    pack = read_pack(path, signed=False)
+    signature, signer = "none", None
+    if signed or any(s.key in trusted_keys(environ) for s in pack.signers):
+        signature = "trusted"
+        signer = check_signatures(pack.sums, pack.signers, environ, pack.where, is_required=True)
+    fits = signatures_fit(pack.sums, pack.signers)
+    if wrong := [key for key, fit in fits.items() if fit is False]:
+        raise IntegrityError(f"{pack.where}: the signature of the key {wrong[0]}, which is not trusted, is wrong")
+    if fits and signature == "none":
+        signer = next(iter(fits))
+        signature = "untrusted" if fits[signer] else "unchecked"
     return {
-        "path": str(path),
-        "error": "",
-        "exit_code": 0,
         "name": pack.name,
         "version": pack.version,
         "digest": pack.digest,

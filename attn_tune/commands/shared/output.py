@@ -143,6 +143,14 @@ def say(text: str, indent: int | None = None) -> None:
     print(*folded(text, room, indent=indent if room > 2 * indent else 2, cut=lambda word, _: word), sep="\n")
 
 
+def say_line(text: str) -> None:
+    """As ``say``, but folded on a terminal alone: for lines that programs read too. ``COLUMNS`` does not count."""
+    if sys.stdout.isatty():
+        say(text)
+    else:
+        print(printable(text))
+
+
 def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
     """A table of decisions on stdout, and what its words mean where that matters."""
     from attn_tune.reports import frames
