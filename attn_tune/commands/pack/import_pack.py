@@ -63,14 +63,22 @@ def command(
 
 
 def _copy(path: Path, *, replace: bool, json: bool) -> None:
-    from attn_tune.commands.pack.install import install_pack, shared_problems
+    from attn_tune.commands.pack.install import install_pack, never_entries, shared_problems, user_packs
 
+    before = {one: never_entries(one) for one in user_packs().glob("*")} if replace else {}
     place = install_pack(path, replace=replace)
+    lost = sorted(before.get(place, set()) - never_entries(place))
     if json:
         output.emit_json(path=str(place))
     else:
         print(f"{path}: installed as {place}")
         print("  'attn-tune explain POINT' shows the answer of a call")
+    if lost:
+        count = counted(len(lost), "never entry", "never entries")
+        output.note(
+            f"lost with the pack that was replaced: {count}, no longer in force unless another pack or file holds the "
+            f"same: {'; '.join(lost)}"
+        )
     if shared := shared_problems(place):
         output.note(shared)
 

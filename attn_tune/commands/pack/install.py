@@ -63,6 +63,16 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
     return target
 
 
+def never_entries(path: Path) -> set[str]:
+    """The conditions of the quarantine list of the pack at ``path``; none of a broken pack, which lookups ignore."""
+    from attn_tune.packs.reader import open_pack
+
+    try:
+        return {entry.condition for entry in open_pack(path, signed=False).quarantine.entries}
+    except (IntegrityError, StorageError):
+        return set()
+
+
 def shared_problems(installed: Path) -> str:
     """A sentence that names the other packs with answers for problems of the pack at ``installed``, and the first.
 
