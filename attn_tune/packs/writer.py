@@ -20,7 +20,7 @@ from attn_tune.packs.plain_files import exchange, write_whole
 from attn_tune.packs.reader import Pack, open_pack, read_pack
 from attn_tune.packs.rows import Row, decision_digest
 from attn_tune.packs.shards import shard_data
-from attn_tune.packs.signing import sign
+from attn_tune.packs.signing import sign, signatures_fit
 from attn_tune.schema.decision import Decision
 from attn_tune.schema.device import Device
 from attn_tune.schema.environment import Environment
@@ -179,13 +179,15 @@ def files_of_rows(
 
 
 def signed_files(files: Mapping[str, bytes], pack: Pack, private_pem: bytes) -> dict[str, bytes]:
-    """``files`` with one more signature, in place of an older one by the same key.
+    """``files`` with one more signature, in place of an older one by the same key. Those that do not fit are left out.
 
     Raises:
       UsageError: as ``sign``.
     """
     signer = sign(files[SUMS], private_pem)
-    others = [s for s in pack.signers if s.key != signer.key]
+    # With a wrong one, of another pack or forged, the pack that is signed now would not pass a check.
+    fits = signatures_fit(files[SUMS], pack.signers)
+    others = [s for s in pack.signers if s.key != signer.key and fits[s.key]]
     return {**files, SIGNED: "".join(s.line for s in sorted([*others, signer])).encode()}
 
 

@@ -58,6 +58,17 @@ def test_a_signature_of_an_untrusted_key_that_does_not_fit_is_a_failure_of_verif
     assert list(json.loads(run("pack", "inspect", forged, "--json").stdout)["signatures"].values()) == [False]
 
 
+def test_signing_leaves_out_a_signature_that_does_not_fit(tmp_path, forged, signed):
+    [stranger] = json.loads(run("pack", "inspect", forged, "--json").stdout)["signers"]
+    for path, count in ((forged, 1), (signed, 2)):
+        done = run("pack", "sign", path, "--new-key", tmp_path / f"{path.stem}.pem", "--json")
+        assert done.exit_code == 0, done.stderr
+        signers = json.loads(done.stdout)["signers"]
+        assert (len(signers), stranger in signers) == (count, count == 2)
+        assert (stranger in done.stderr) == (count == 1)
+        assert run("pack", "verify", path).exit_code == 0
+
+
 def test_without_cryptography_an_untrusted_signature_is_said_not_to_be_checked(forged, monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
     done = run("pack", "verify", forged)

@@ -46,8 +46,11 @@ def command(
     except OSError as error:
         raise StorageError(f"{private} cannot be read: {error.strerror}") from None
     files = read_files(path)
-    signed = write_pack(path, signed_files(files, pack_from_files(files, str(path)), pem))
+    before = pack_from_files(files, str(path))
+    signed = write_pack(path, signed_files(files, before, pem))
     keys = [signer.key for signer in signed.signers]
+    if wrong := [signer.key for signer in before.signers if signer.key not in keys]:
+        output.note(f"left out, because they do not fit the pack: the signatures of {', '.join(wrong)}")
     # An older wheel of the pack is replaced as the pack is: it lacks the signature.
     built = export_wheel(path, path.parent, overwrite=True) if wheel else None
     if json:
