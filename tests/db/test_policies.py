@@ -230,7 +230,7 @@ def test_merging_keeps_the_reasons_of_packs_that_did_not_pass_the_gate_and_all_n
     shown = CliRunner().invoke(app, ["pack", "inspect", str(tmp_path / "again")]).stdout
     assert "passed 2026.1: note by hand" in shown
     assert "refused 2026.1: gate NOT passed: demo only" in shown
-    assert "it was noisy" in shown
+    assert "2 objections: it was noisy" in shown
 
 
 def test_an_unchanged_answer_is_shown_without_the_times_that_were_not_taken(tmp_path):

@@ -55,8 +55,8 @@ def command(
         known = " ".join(f"{k}={v}" for k, v in env.items() if v and k != "rows")
         output.say(f"  environment {known}: {counted(env['rows'], 'row')}")
     output.say(f"  gate {_gate_text(pack.gate)}")
-    for objection in _objections(pack.gate):
-        output.say(f"    {objection}")
+    if objections := _objections(pack.gate):
+        output.say(f"    {objections}")
     for part in merged_parts(pack.gate):
         _say_part(part)
     for entry in pack.quarantine.entries:
@@ -137,14 +137,16 @@ def _say_part(part: Mapping[str, Any]) -> None:
         output.say(f"    {name}: note {part['note']}")
     if gate and gate.get("passed") is not True:
         output.say(f"    {name}: gate {_gate_text(gate)}")
-        for objection in _objections(gate):
-            output.say(f"      {objection}")
+        if objections := _objections(gate):
+            output.say(f"      {objections}")
 
 
-def _objections(gate: Mapping[str, Any]) -> list[Any]:
-    """The reasons of the gate against the rows of a pack that was written without it."""
-    reasons = gate.get("reasons")
-    return reasons if isinstance(reasons, list) else []
+def _objections(gate: Mapping[str, Any]) -> str:
+    """The objections to the rows of a pack that was written without the gate: their number and their reasons."""
+    count, reasons = gate.get("objections"), gate.get("reasons")
+    if not (isinstance(count, int) and count and isinstance(reasons, list) and reasons):
+        return ""
+    return f"{counted(count, 'objection')}: {'; '.join(map(str, reasons))}"
 
 
 def _gate_text(gate: Mapping[str, Any]) -> str:
