@@ -1,7 +1,10 @@
 """A guard of JAX's configuration against kernels that change it as they are traced."""
 
+# JAX declares no types of its options.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from attn_tune.schema.errors import UnsupportedError
 
@@ -15,7 +18,7 @@ class ChangedConfigError(UnsupportedError):
 
 
 @contextlib.contextmanager
-def unchanged_configuration() -> Iterator[None]:
+def unchanged_configuration() -> Generator[None]:
     """Restore JAX's configuration, so that nothing later is traced under another.
 
     Raises:
