@@ -158,6 +158,7 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
         trials = database.frame("trials", run=outcome.run_id)
         objections = objections_to(database, outcome.decisions)
         wrong = list(_wrong_untuned(outcome, database))
+        outvoted = list(_outvoted(outcome, database))
     counts = frames.status_counts(trials)
     counts_done = outcome.plan.counts.done
     if json:
@@ -215,6 +216,11 @@ def _show(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, json: bo
     ):
         for label in labels:
             output.note(f"{fate}: {label}")
+    for kernel, label in outvoted:
+        output.note(
+            f"{kernel}: its source of here was right at {label}, and another source that was not was tried later; "
+            "--no-resume measures this one again"
+        )
     if outcome.unsupported:
         output.note(f"{PLAN_ALL} with the same options says why a kernel does not support them")
     if outcome.without and not (failed := frames.failures(trials)).empty:
@@ -245,6 +251,19 @@ def _wrong_untuned(outcome: SweepOutcome, database: "Database") -> Iterator[dict
                     "signature": case.signature.text,
                     "point": selection.brief("+".join(case.names)) or case.signature.text,
                 }
+
+
+def _outvoted(outcome: SweepOutcome, database: "Database") -> Iterator[tuple[str, str]]:
+    """Kernels of cases without a decision whose own source was right before another one failed, with the case."""
+    from attn_tune.db import find_outvoted
+
+    for planned in outcome.plan.cases:
+        case = planned.case
+        for kernel in planned.kernels if case.label in outcome.without else ():
+            asked = {"kernel": kernel.kernel.id, "direction": case.direction, "signature": case.signature}
+            before = find_outvoted(database.recorded(**asked, device=outcome.device))
+            if before and before.trial.environment.source_hash == kernel.environment.source_hash:
+                yield kernel.kernel.id, case.label
 
 
 def _next_steps(outcome: SweepOutcome, db: Path, grids: Sequence[str] | None, done: int) -> Iterator[str]:

@@ -17,7 +17,7 @@ from attn_tune.db.compare.verdicts import (
     find_shifts as find_shifts,
 )
 from attn_tune.db.database import Database as Database
-from attn_tune.db.decide.decisions import decide as decide
+from attn_tune.db.decide.decisions import decide as decide, find_outvoted as find_outvoted
 from attn_tune.db.decide.races import Race as Race
 from attn_tune.db.decide.recorded import RecordedTrial as RecordedTrial
 from attn_tune.db.decide.selection import Selection as Selection

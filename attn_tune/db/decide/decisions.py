@@ -1,6 +1,8 @@
 """The choice of a config: the best config of each kernel, then the best kernel. Pure functions.
 
 Only whole-direction trials that are ok and right take part, from the newest environment in which the kernel has any.
+A source of the kernel that was tried later, and of which none is right, leaves the kernel without a decision: what is
+known of an older source does not speak for it.
 Within a kernel the untuned config is the incumbent and stays unless another beats it beyond noise: that of the samples,
 and that which a config shows against itself where it took part in finals twice.
 """
@@ -174,12 +176,13 @@ def _rule(winner: Candidate, entries: Sequence[Candidate], *, has_won: bool) -> 
 def right_entries(trials: Sequence[RecordedTrial]) -> list[Candidate]:
     """The configs that were right in the newest environment of an ok whole, and wrong neither there nor in a newer one.
 
-    Trials of a config from before it was last refused, for its bits or as unproven, do not count.
+    There is none where another source was tried later and is not right. Trials of a config from before it was last
+    refused, for its bits or as unproven, do not count.
     """
-    right = [f for f in trials if f.trial.status is Status.OK and f.trial.part == WHOLE]
-    if not right:
+    right = _ok_wholes(trials)
+    if not right or find_outvoted(trials):
         return []
-    software = max(right, key=lambda f: (f.trial.started_us, f.software)).software
+    software = _newest(right).software
     age: dict[str, int] = defaultdict(int)
     for f in trials:
         age[f.software] = max(age[f.software], f.trial.started_us)
@@ -205,6 +208,40 @@ def right_entries(trials: Sequence[RecordedTrial]) -> list[Candidate]:
         entry.measured.append(f)
     # What was never checked is not right; finals may rely on the check of the search.
     return [e for e in entries.values() if e.worst_error is not None and e.worst_error <= 1]
+
+
+def find_outvoted(trials: Iterable[RecordedTrial]) -> RecordedTrial | None:
+    """The newest ok whole of one kernel and problem, where another source was tried later and is not right; else None.
+
+    Before a search of parts is done, some are right and no whole is: such a source has not failed yet.
+    """
+    tried = [f for f in trials if f.was_tried]
+    right = _ok_wholes(tried)
+    if not right:
+        return None
+    newest = _newest(right)
+    # A source that has ok wholes is as old as the newest of them: older than this one, and no judge of it.
+    judges = {f.source for f in tried} - {f.source for f in right}
+    for source in judges:
+        found = [f for f in tried if f.source == source]
+        is_later = any(f.trial.started_us > newest.trial.started_us for f in found)
+        if is_later and not _is_under_way(found):
+            return newest
+    return None
+
+
+def _ok_wholes(trials: Iterable[RecordedTrial]) -> list[RecordedTrial]:
+    return [f for f in trials if f.trial.status is Status.OK and f.trial.part == WHOLE]
+
+
+def _newest(trials: Iterable[RecordedTrial]) -> RecordedTrial:
+    return max(trials, key=lambda f: (f.trial.started_us, f.software))
+
+
+def _is_under_way(tried: Sequence[RecordedTrial]) -> bool:
+    """Whether parts ran right and no whole was wrong."""
+    has_right_parts = any(f.trial.status is Status.OK and not f.is_wrong for f in tried)
+    return has_right_parts and not any(f.is_wrong and f.trial.part == WHOLE for f in tried)
 
 
 def _is_barred(one: RecordedTrial, barred: set[tuple[str, str]]) -> bool:

@@ -3,7 +3,9 @@
 import functools
 from dataclasses import dataclass
 
+from attn_tune.kernels.source import current_digest
 from attn_tune.schema import Environment, Status, Trial
+from attn_tune.schema.trial import lacks_a_library
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,17 @@ class RecordedTrial:
     def software(self) -> str:
         """The digest of the environment."""
         return _digest(self.trial.environment)
+
+    @property
+    def source(self) -> str:
+        """The digest of the kernel's source as it is called today; ``""`` is unknown."""
+        return current_digest(self.trial.environment.source_hash)
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether it says something about its kernel: it ran or failed, and not for lack of a library."""
+        trial = self.trial
+        return trial.status.was_tried and not lacks_a_library(trial.status, trial.reason)
 
     @property
     def round_id(self) -> str:

@@ -6,13 +6,15 @@ Layout and reader: ``attn_tune.packs.reader``. Same trials and options, same byt
 import dataclasses
 import functools
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attn_tune.db.database import Database
+from attn_tune.db.decide.decisions import find_outvoted
+from attn_tune.db.decide.recorded import RecordedTrial
 from attn_tune.db.decide.selection import Selection, ranked, select
 from attn_tune.db.release.evidence import Evidence
 from attn_tune.db.release.gate import (
@@ -187,10 +189,19 @@ def objections_to(database: Database, decisions: Sequence[Decision]) -> list[Obj
 
 def _failures(database: Database, selection: Selection) -> str:
     """The reason that nothing is chosen, as the rest of a sentence."""
-    asked = filter(selection.covers, database.trials())
+    asked = [one for one in database.recorded() if selection.covers(one.trial)]
     if selection.signatures is not None:
-        asked = (t for t in asked if t.signature.text in (selection.signatures or ()))
-    tried = [t for t in asked if t.status.was_tried]
+        asked = [one for one in asked if one.trial.signature.text in selection.signatures]
+    by_case: dict[tuple[str, str, str, str], list[RecordedTrial]] = defaultdict(list)
+    for one in asked:
+        t = one.trial
+        by_case[t.kernel, t.direction, t.signature.text, t.device.digest].append(one)
+    if outvoted := sorted({key[0] for key, found in by_case.items() if find_outvoted(found)}):
+        return (
+            f"no decision for {selection}: {', '.join(outvoted)} was right with an older source alone, and what was "
+            "tried with a newer one is not; mend it, or go back and sweep again with --no-resume"
+        )
+    tried = [one.trial for one in asked if one.trial.status.was_tried]
     if not tried or any(t.status.is_measured for t in tried):
         return f"no decision for {selection}; sweep first, or ask for less"
     counts = ", ".join(f"{count} {status}" for status, count in Counter(t.status for t in tried).most_common())

@@ -26,7 +26,8 @@ DELETE FROM imported_pack WHERE id NOT IN (SELECT pack_id FROM imported_row)
 _DROP_EMPTY_RUNS = """
 DELETE FROM run WHERE status <> 'running' AND trials = 0 AND id < (SELECT max(id) FROM run)
 """
-# For each kernel and problem, the environment that decides; then the trials of environments last used before it was.
+# For each kernel and problem, the environment that decides; then the trials of environments last used before it was
+# last right: a source that failed since leaves the kernel without a decision.
 _FIND_SUPERSEDED = f"""
 CREATE TEMP TABLE superseded AS
 WITH uses AS (
@@ -45,7 +46,7 @@ JOIN uses AS older USING (signature, direction, device, kernel)
 JOIN trial ON trial.signature = older.signature AND trial.direction = older.direction
     AND trial.kernel = older.kernel AND trial.environment = older.environment
 JOIN device AS own ON own.id = trial.device_id AND own.digest = older.device
-WHERE deciding.place = 1 AND older.age < deciding.age
+WHERE deciding.place = 1 AND older.age < deciding.ok_age
 """
 
 
