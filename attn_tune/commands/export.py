@@ -1,8 +1,9 @@
 """Write the decisions as a config pack, checksummed.
 
-Every row must pass the release gate: measured in quiet and proven in a known environment, not failed since, near
-enough to the best, and no slower than the untuned config, here or where the pack would answer for a near problem
-that was measured. Configs in quarantine, here or in the pack's own list, are never shipped.
+Every row must pass the release gate: measured in quiet and proven in a known environment, with the source of its
+kernel that is installed here, not failed since, near enough to the best, and no slower than the untuned config, here
+or where the pack would answer for a near problem that was measured. Configs in quarantine, here or in the pack's own
+list, are never shipped.
 
 Example: attn-tune export h200-llama.atpack --device nvidia-h200
 """

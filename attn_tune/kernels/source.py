@@ -56,7 +56,7 @@ def source_hash(modules: tuple[str, ...], libraries: tuple[str, ...] = ()) -> st
     """
     digests = _digests(modules)
     parts = sorted(digests[name] for name in modules)
-    parts.extend(f"{name}=={_version(name)}" for name in libraries)
+    parts.extend(f"{name}=={library_version(name)}" for name in libraries)
     return digest_text("\n".join(parts))
 
 
@@ -193,7 +193,8 @@ def _mark(name: str) -> str | None:
     return found and found[1]
 
 
-def _version(library: str) -> str:
+def library_version(library: str) -> str:
+    """The version of an installed distribution, ``""`` where it is not installed."""
     try:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:

@@ -17,9 +17,9 @@ class Rule(enum.StrEnum):
     """The reason for a config."""
 
     WINNER = "winner"
-    """Beats the untuned config beyond noise and by more than is worth having."""
+    """Beats the untuned config, or all others if that is not right, beyond noise and by more than is worth having."""
     TIE = "tie"
-    """Nothing beats the untuned config, which stays."""
+    """Nothing beats the untuned config, which stays; or that is not right, and the fastest does not beat all others."""
     ONLY = "only"
     """No other config was ever right."""
     SEARCH = "search"
@@ -71,7 +71,7 @@ class Decision:
       config: the knobs, as plain data.
       rule: the reason for the config.
       median_ns: its median; None where nothing was measured.
-      heuristic_ns: the median of the kernel's untuned config, None if that never ran.
+      heuristic_ns: the median of the kernel's untuned config, None if that was not right.
       gain: ``heuristic_ns`` over ``median_ns``.
       regret_bound: at 95 %, the chosen time over the best seen is at most one plus this.
       worst_error: the largest ratio of error to allowed error among the outputs.

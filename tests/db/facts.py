@@ -1,5 +1,8 @@
 """Facts to fill databases with: devices, environments, signatures and trials."""
 
+import dataclasses
+
+from attn_tune.kernels.registry import find_kernel
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.schema import (
     Device,
@@ -26,10 +29,12 @@ DEVICE = Device(
     evidence=(("uuid", "GPU-1"), ("driver", "570.1")),
 )
 OTHER_DEVICE = Device(platform="tpu", family="v6e", variant="tpu-v6e", units=1)
-ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0", triton="3.9.0", source_hash="b2:source")
-NEWER = Environment(jax="0.13.0", jaxlib="0.13.0", triton="3.9.0", source_hash="b2:source")
-PROTOCOL = Protocol(timer="cupti", warmup=3, flush_l2=True)
 KERNEL = "flash_attention/triton"
+# The source that is installed: the release gate ships no other.
+SOURCE = find_kernel(KERNEL).source_hash
+ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0", triton="3.9.0", source_hash=SOURCE)
+NEWER = Environment(jax="0.13.0", jaxlib="0.13.0", triton="3.9.0", source_hash=SOURCE)
+PROTOCOL = Protocol(timer="cupti", warmup=3, flush_l2=True)
 
 
 def make_signature(**changes):
@@ -74,7 +79,15 @@ def make_trial(config=None, samples=(1000, 1010, 990), *, status=Status.OK, **ch
         "compile_ms": 12.5,
         "started_us": 1_700_000_000_000_000,
     }
-    return Trial(**{**values, **changes})
+    return Trial(**of_own_source({**values, **changes}))
+
+
+def of_own_source(values):
+    """The fields of a trial, with the source of its kernel for that of ``KERNEL``."""
+    kernel, environment = find_kernel(values["kernel"]), values["environment"]
+    if kernel is None or environment.source_hash != SOURCE:
+        return values
+    return values | {"environment": dataclasses.replace(environment, source_hash=kernel.source_hash)}
 
 
 def begin(database, device=DEVICE, environment=ENVIRONMENT):

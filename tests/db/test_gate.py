@@ -24,10 +24,11 @@ GRADIENTS = tuple(OutputError(output=o, error=0.01, allowed=0.05) for o in ("dq"
 
 
 def trial(config, time, signature=SHORT, **changes):
-    """A final of one round."""
+    """A final of one round; a backward has the same tiles in each of its launches."""
     samples = () if changes.get("status") else tuple(time + 5 * i for i in range(12))
     common = {"environment": RELEASED, "errors": GOOD, "round_id": "r", "signature": signature}
-    return make_trial(config, samples, is_heuristic=config == UNTUNED, **{**common, **changes})
+    knobs = {"dkv": config, "dq": config} if changes.get("direction") == "bwd" else config
+    return make_trial(knobs, samples, is_heuristic=config == UNTUNED, **{**common, **changes})
 
 
 def lab(path, trials):
@@ -54,9 +55,10 @@ def test_a_proven_row_passes_the_gate_and_the_manifest_says_so(tmp_path):
     assert (pack.gate["rows"], pack.gate["revalidated"]) == (1, 0)
 
 
+BACKWARD = {"direction": "bwd", "errors": GRADIENTS}
 BAD = {
     "gradients": (
-        {"direction": "bwd", "errors": GRADIENTS[:2]},
+        BACKWARD | {"errors": GRADIENTS[:2]},
         "dv never compared with the reference",
     ),
     "no compiler": ({"environment": ENVIRONMENT}, "does not say compiler"),
@@ -89,8 +91,8 @@ def test_an_unproven_row_is_refused_with_the_reason(tmp_path, case):
 
 
 def test_gradients_pass_when_all_are_there(tmp_path):
-    changes = {"direction": "bwd", "errors": GRADIENTS}
-    path = lab(tmp_path / "lab.db", [trial(FAST, 10**6, **changes), trial(UNTUNED, 2 * 10**6, **changes)])
+    trials = [trial(FAST, 10**6, **BACKWARD), trial(UNTUNED, 2 * 10**6, **BACKWARD)]
+    path = lab(tmp_path / "lab.db", trials)
     assert export(path, tmp_path / "pack")[1].gate["passed"] is True
 
 

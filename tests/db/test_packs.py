@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import random
 import zipfile
 
@@ -32,6 +33,12 @@ RELEASED = dataclasses.replace(ENVIRONMENT, compiler="ptxas 13")
 OUTPUTS = {"fwd": ("out", "lse"), "bwd": ("dq", "dk", "dv")}
 
 
+def knobs(block, direction="fwd"):
+    """A config of the Triton kernel."""
+    tile = {"block_k": 64, "block_q": block, "num_stages": 2, "num_warps": 4}
+    return tile if direction == "fwd" else {"dkv": tile, "dq": tile}
+
+
 def proof(direction):
     """Every output of a direction compared with the reference."""
     return tuple(OutputError(output=o, error=0.01, allowed=0.05) for o in OUTPUTS[direction])
@@ -54,7 +61,7 @@ def facts(winner=128):
                     samples = tuple(time + 10 * i for i in range(12))
                     found.append(
                         make_trial(
-                            {"block_q": block},
+                            knobs(block, direction),
                             samples,
                             round_id="r",
                             is_heuristic=block == 64,
@@ -62,7 +69,7 @@ def facts(winner=128):
                         )
                     )
                 xla = {"kernel": "flash_attention/xla", "round_id": "r"}
-                found.append(make_trial({}, (30_000,) * 12, **xla, **common))
+                found.append(make_trial({"chunk_k": 512, "chunk_q": 512}, (30_000,) * 12, **xla, **common))
     return found
 
 
@@ -106,7 +113,7 @@ def test_the_pack_says_what_the_trials_say(lab, tmp_path):
     assert pack.contracts == {"flash_attention/triton": 1, "flash_attention/xla": 1}
     best = {row.key: row for row in pack.rows if row.rank == 0}
     row = best[DEVICE.digest, LONG.text, "bwd", "triton"]
-    assert row.config == {"block_q": 128}
+    assert row.config == knobs(128, "bwd")
     assert (row.state, row.samples, row.median_ns, row.heuristic_ns) == ("winner", 12, 15055, 20055)
     assert row.gain_ppm == round((20055 / 15055 - 1) * 1e6)
     assert row.error_ppm == 200_000
@@ -199,10 +206,10 @@ def test_a_wrong_config_is_not_exported_even_from_an_old_decision_table(tmp_path
         run = begin(database)
         bad = (OutputError(output="out", error=1.0, allowed=0.1),)
         wrong = {"status": Status.INCORRECT, "errors": bad, "environment": RELEASED}
-        database.record(run, make_trial({"block_q": 128}, **wrong))
+        database.record(run, make_trial(knobs(128), **wrong))
         export(database, tmp_path / "pack", device=DEVICE, directions=["fwd"], kernels=["triton"])
     rows = {r.signature: r.config for r in read_pack(tmp_path / "pack").rows}
-    assert rows == {SIGNATURE.text: {"block_q": 64}, LONG.text: {"block_q": 128}}
+    assert rows == {SIGNATURE.text: knobs(64), LONG.text: knobs(128)}
 
 
 def test_where_every_config_failed_the_refusal_counts_them(tmp_path):
@@ -271,18 +278,19 @@ def test_conflicts_follow_the_policy(lab, target, tmp_path):
 
     def fwd_configs():
         frame = target.frame("imported")
-        return set(frame[(frame.direction == "fwd") & (frame["rank"] == 0)].config)
+        configs = frame[(frame.direction == "fwd") & (frame["rank"] == 0)].config
+        return [json.loads(text) for text in set(configs)]
 
     with pytest.raises(UsageError) as error:
         import_pack(target, tmp_path / "two")
     assert "answers 4 problems otherwise" in str(error.value)
-    assert "stored: triton block_q=128" in str(error.value)
-    assert "pack:   triton block_q=256" in str(error.value)
-    assert fwd_configs() == {'{"block_q":128}'}
+    assert "stored: triton block_k=64 block_q=128" in str(error.value)
+    assert "pack:   triton block_k=64 block_q=256" in str(error.value)
+    assert fwd_configs() == [knobs(128)]
     assert import_pack(target, tmp_path / "two", policy="keep").kept == 4
-    assert fwd_configs() == {'{"block_q":128}'}
+    assert fwd_configs() == [knobs(128)]
     assert import_pack(target, tmp_path / "two", policy="replace").replaced == 4
-    assert fwd_configs() == {'{"block_q":256}'}
+    assert fwd_configs() == [knobs(256)]
     for policy in ("newest", "prefer=", "prefer"):
         with pytest.raises(UsageError, match="policy"):
             import_pack(target, tmp_path / "two", policy=policy)
@@ -325,7 +333,7 @@ def contents_of_folder(lab, folder):
 def fused(time):
     """Trials of the fused backward, proven and faster than what ``facts`` has if ``time`` is small."""
     return make_trial(
-        {"block_q": 32},
+        {**knobs(32), "transposed_dq": False},
         (time,) * 12,
         kernel="flash_attention/triton_fused",
         direction="bwd",

@@ -2,7 +2,8 @@
 
 Of each row: its config ran, every output that its op declares was compared with the reference, it passed feature
 problems, it had a final on a quiet device that left little doubt, the environment is known, nothing about it
-failed since, and it does not lose to the untuned config. Then the guards: every measured problem that the pack does
+failed since, and it does not lose to the untuned config. Where its kernel is installed here, that has the source that
+was measured, and takes the config. Then the guards: every measured problem that the pack does
 not answer itself is asked of the pack as a job would ask; where the row that answers is known to lose there, or to
 fail, the pack gets a row that says so.
 """
@@ -16,6 +17,7 @@ from typing import Any
 from attn_tune.db.decide.selection import ranked
 from attn_tune.db.release.evidence import Evidence, Record
 from attn_tune.kernels import registry
+from attn_tune.kernels.staleness import is_stale
 from attn_tune.packs.override_entries import Asked, Entry
 from attn_tune.packs.reader import Pack, pack_from_files
 from attn_tune.packs.rows import Row
@@ -162,6 +164,10 @@ def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
         yield "it has no final: its case is not finished (attn-tune sweep goes on with it)"
     if unknown := _unknown(d):
         yield f"its environment does not say {', '.join(unknown)}"
+    if d.environment.source_hash != UNKNOWN and is_stale(d.kernel, d.environment):
+        yield "it was measured with another source of its kernel than is installed here"
+    if unknown := _unknown_knobs(d):
+        yield f"the kernel that is installed here does not take its config: {unknown}"
     if d.median_ns and d.heuristic_ns and d.median_ns > d.heuristic_ns * (1 + MARGIN):
         yield f"it takes {d.median_ns / d.heuristic_ns:.3f} of the untuned config's time"
 
@@ -197,6 +203,19 @@ def _unknown(d: Decision) -> list[str]:
     if d.device.platform != "cpu":
         needed.append("compiler")
     return [name for name in needed if getattr(d.environment, name) == UNKNOWN]
+
+
+def _unknown_knobs(d: Decision) -> str:
+    """The reason why the kernel that is installed here does not take the config of ``d``; ``""`` without one."""
+    spec = registry.find_kernel(d.kernel)
+    search = spec.searches.get(d.direction) if spec else None
+    if search is None:
+        return ""
+    try:
+        config_from_dict(search.config, d.config)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def add_guards(

@@ -136,9 +136,9 @@ TABLES = (
     rank INTEGER NOT NULL, -- 0 is the winner among the kernels.
     config TEXT NOT NULL, -- JSON object of the knobs.
     config_digest TEXT NOT NULL, -- The digest of the config.
-    rule TEXT NOT NULL, -- winner: beat the untuned config; tie: nothing did; only: one was right; search: no final yet.
+    rule TEXT NOT NULL, -- winner: beat untuned or all others; tie: nothing did; only: one was right; search: no final.
     median_us REAL NOT NULL, -- Time in microseconds.
-    heuristic_us REAL, -- Time of the kernel's untuned config in microseconds; NULL if it never ran.
+    heuristic_us REAL, -- Time of the kernel's untuned config in microseconds; NULL if it never ran right.
     gain REAL, -- heuristic_us over median_us, of one run.
     regret_bound REAL, -- By what share a rival may be faster, at 95 %.
     worst_error REAL, -- Largest error over what is allowed.
@@ -175,7 +175,7 @@ TABLES = (
 VIEWS = {
     "winners": """-- The winning kernel and config of each problem on each device.
     SELECT op, kernel, direction, signature, point, device, config, rule, median_us,
-        heuristic_us AS untuned_us, -- Time of the kernel's untuned config in microseconds; NULL if it never ran.
+        heuristic_us AS untuned_us, -- Time of the kernel's untuned config in microseconds; NULL if it never ran right.
         gain AS speedup, -- untuned_us over median_us, both of one final.
         regret_bound, worst_error, repeatable, features, environment
     FROM decision WHERE rank = 0""",
