@@ -16,13 +16,19 @@ from attn_tune.commands.shared import options, output, selection
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.shared.exit_codes import FAILED
 from attn_tune.commands.shared.shipping import gate_lines, steps_to_ship
-from attn_tune.schema import AttnTuneError
+from attn_tune.schema import AttnTuneError, Grade
 from attn_tune.schema.words import config_words, duration
 
 if TYPE_CHECKING:
     from attn_tune.db import Objection
     from attn_tune.runtime.lookup.explain import Explanation
     from attn_tune.schema import Decision, Device
+
+_AGREES = "agrees{what}: what it found best is what calls get."
+_AGREES_BUT_STALE = (
+    "has the same config{what}, but it is stale there too: the kernel's source here is not the one that was measured. "
+    "Sweep again, with --no-resume where it was swept before."
+)
 
 
 def command(
@@ -68,13 +74,14 @@ def _say(
     # One process has the same files of overrides for all directions.
     only = next((one for one in found.values() if one.only_by), None)
     for way, decision in unshipped.items():
-        time = f", {duration(decision.median_ns)}" if decision.median_ns else ""
+        words = [str(decision.rule), *([duration(decision.median_ns)] if decision.median_ns else [])]
+        words += [Grade.STALE] if _is_stale(decision) else []
         print()
         output.say(
             f"{db} decided {way} otherwise: {decision.kernel} {config_words(decision.config)} "
-            f"({decision.rule}{time}). {_why_not(found[way])}"
+            f"({', '.join(words)}). {_why_not(found[way])}"
         )
-    _say_likewise(db, [way for way in decided if way not in unshipped], found)
+    _say_likewise(db, {way: one for way, one in decided.items() if way not in unshipped}, found)
     if db and unshipped:
         decisions = list(unshipped.values())
         # What is exported answers only once no override does.
@@ -91,12 +98,22 @@ def _say(
             output.say(line)
 
 
-def _say_likewise(db: Path | None, ways: list[str], found: "dict[str, Explanation]") -> None:
-    """Say that ``db`` decided ``ways`` as calls are answered."""
-    if ways:
-        what = "" if len(ways) == len(found) else f" on {' and '.join(ways)}"
-        print()
-        output.say(f"{db} agrees{what}: what it found best is what calls get.")
+def _say_likewise(db: Path | None, decided: "dict[str, Decision]", found: "dict[str, Explanation]") -> None:
+    """Say that ``db`` decided as calls are answered; what is stale it did not decide for the calls of here."""
+    stale = [way for way, one in decided.items() if _is_stale(one)]
+    fresh = [way for way in decided if way not in stale]
+    for ways, words in ((fresh, _AGREES), (stale, _AGREES_BUT_STALE)):
+        if ways:
+            what = "" if len(ways) == len(found) else f" on {' and '.join(ways)}"
+            print()
+            output.say(f"{db} {words.format(what=what)}")
+
+
+def _is_stale(decision: "Decision") -> bool:
+    """Whether the source of its kernel here is not the one that was measured."""
+    from attn_tune.kernels.staleness import is_stale
+
+    return is_stale(decision.kernel, decision.environment) is True
 
 
 def _why_not(one: "Explanation") -> str:
@@ -150,4 +167,5 @@ def _row(decision: "Decision | None") -> dict[str, object] | None:
         "config": dict(decision.config),
         "rule": str(decision.rule),
         "median_ns": decision.median_ns,
+        "stale": _is_stale(decision),
     }

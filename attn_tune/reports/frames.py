@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from attn_tune.kernels.registry import find_kernel
+from attn_tune.kernels.staleness import is_stale
 from attn_tune.ops import registry
-from attn_tune.schema import Decision, Rule, Status, config_to_json
+from attn_tune.schema import Decision, Grade, Rule, Status, config_to_json
 from attn_tune.schema.trial import count_words
 from attn_tune.schema.words import counted
 
@@ -19,10 +20,16 @@ REASON = 160
 NOISY = 0.05
 # Rows that a remark on a table names.
 _NAMED = 4
+_TIE = "no config is faster than the untuned one beyond noise, so that one stays."
+_TIE_WITHOUT_UNTUNED = "the untuned config was not right, and this one is not faster than all others beyond noise."
 _RULES = {
-    Rule.TIE: "no config is faster than the untuned one beyond noise, so that one stays.",
     Rule.SEARCH: "its case is not finished, no final has decided. `attn-tune sweep` goes on with it.",
 }
+_STALE = Grade.STALE.value
+_STALE_WORDS = (
+    "the kernel's source here is not the one that was measured. "
+    "Sweep again, with --no-resume where it was swept before."
+)
 
 SUMMARY = (
     "point",
@@ -41,6 +48,7 @@ SUMMARY = (
     "tb_s",
     "bandwidth",
     "rule",
+    "stale",
     "samples",
     "trials",
     "rank",
@@ -67,7 +75,8 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
     ``names`` are grid points by signature text. ``tflops`` counts the plain algorithm's operations
     (``Op.flops``), so it compares kernels, not multipliers; ``tb_s`` the fewest bytes (``Op.bytes_moved``), and
     ``bandwidth`` is their share of the device's peak, above 1 for what caches hold. None where an op is not installed,
-    or a peak not known. Directions come in the op's order.
+    or a peak not known. ``stale`` says that the source of the kernel here is not the one that was measured, None where
+    the kernel is not installed. Directions come in the op's order.
     """
     decisions = list(decisions)
     names = {**short_signatures(d.signature.text for d in decisions), **names}
@@ -87,6 +96,7 @@ def summary(decisions: Iterable[Decision], names: Mapping[str, str] = {}) -> pd.
             "features": decision.features,
             **_rates(decision),
             "rule": str(decision.rule),
+            "stale": is_stale(decision.kernel, decision.environment),
             "samples": decision.samples,
             "trials": decision.trials,
             "rank": decision.rank,
@@ -186,13 +196,17 @@ def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 
 
 def remarks(winners: pd.DataFrame) -> dict[str, str]:
-    """Explanations of the columns ``rule`` and ``regret_bound`` of a table of ``summary``, by column, where needed."""
+    """Explanations of some columns of a table of ``summary``, by column, where needed."""
     lines = {}
-    told = [
-        f"{rule} ({_named(winners, rule)}): {words}" for rule, words in _RULES.items() if rule in set(winners["rule"])
-    ]
+    is_tie, has_untuned = winners["rule"] == Rule.TIE, winners["heuristic_ns"].notna()
+    causes = [(Rule.TIE, _TIE, is_tie & has_untuned), (Rule.TIE, _TIE_WITHOUT_UNTUNED, is_tie & ~has_untuned)]
+    causes += [(rule, words, winners["rule"] == rule) for rule, words in _RULES.items()]
+    told = [f"{rule} ({_named(winners, rows)}): {words}" for rule, words, rows in causes if rows.any()]
     if told:
         lines["rule"] = "\n".join(told)
+    old = winners["stale"].eq(True)
+    if old.any():
+        lines["stale"] = f"{_STALE} ({_named(winners, old)}): {_STALE_WORDS}"
     noisy = sum(float(bound) > NOISY for bound in winners["regret_bound"].dropna())
     if noisy:
         lines["regret_bound"] = (
@@ -203,13 +217,18 @@ def remarks(winners: pd.DataFrame) -> dict[str, str]:
     return lines
 
 
-def _named(winners: pd.DataFrame, rule: Rule) -> str:
-    """The rows of ``winners`` by ``rule``, by what tells them from the others: a narrow table may not show the rule."""
+def marked(winners: pd.DataFrame) -> pd.DataFrame:
+    """A table of ``summary`` for people: where no row is stale, the column of that holds nothing."""
+    return winners if winners["stale"].eq(True).any() else winners.assign(stale="")
+
+
+def _named(winners: pd.DataFrame, chosen: "pd.Series[bool]") -> str:
+    """The ``chosen`` rows of ``winners`` by what tells them from the others: a narrow table may not show the cause."""
     keys = ["point", "direction"]
     for more in ("kernel", "device"):
         if more in winners and winners.duplicated(keys).any():
             keys.append(more)
-    rows = [" ".join(map(str, row)) for row in winners.loc[winners["rule"] == rule, keys].itertuples(index=False)]
+    rows = [" ".join(map(str, row)) for row in winners.loc[chosen, keys].itertuples(index=False)]
     rest = len(rows) - _NAMED
     return ", ".join(rows[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from attn_tune.reports.layout import Column
+from attn_tune.schema import Grade
 from attn_tune.schema.words import config_words, duration, printable, rate
 
 MISSING = "-"
@@ -32,6 +33,10 @@ def _ratio(value: float) -> str:
 
 def _config(config: str | Mapping[str, Any]) -> str:
     return config_words(json.loads(config) if isinstance(config, str) else config)
+
+
+def _source(is_stale: bool | str) -> str:
+    return Grade.STALE if is_stale else ""
 
 
 # By column name. The header is what people read; CSV and JSON keep the column's own name.
@@ -56,6 +61,7 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tb_s": ("memory", lambda value: rate(value * 1e12, "B/s")),
     "bandwidth": ("of peak", _percent),
     "config": ("config", _config),
+    "stale": ("source", _source),
 }
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import pandas as pd
 import pytest
 
+from attn_tune.kernels.registry import get_kernel
 from attn_tune.ops.flash_attention.problem import Problem
 from attn_tune.ops.registry import get_op
 from attn_tune.reports import frames, tables
@@ -12,7 +13,7 @@ from attn_tune.schema import Decision, Device, Environment, Rule, Signature
 from tests.ops.known import more_kernels
 
 DEVICE = Device(platform="cuda", family="sm_90", variant="nvidia-h200", units=132)
-ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0")
+ENVIRONMENT = Environment(jax="0.12.0", jaxlib="0.12.0", source_hash=get_kernel("flash_attention/triton").source_hash)
 PROBLEM = Problem(
     batch=4,
     q_len=4096,
@@ -176,7 +177,9 @@ def test_words_of_a_decision_are_explained_where_they_occur():
     tie = frames.summary([decision(rule=Rule.TIE, regret_bound=0.585)], {PROBLEM.signature.text: "anchor/4x4k"})
     said = frames.remarks(tie)
     assert list(said) == ["rule", "regret_bound"]
-    assert said["rule"].startswith("tie (anchor/4x4k fwd): ")
+    assert said["rule"].startswith("tie (anchor/4x4k fwd): no config is faster than the untuned one")
+    without = frames.remarks(frames.summary([decision(rule=Rule.TIE, heuristic_ns=None, gain=None)]))
+    assert "): the untuned config was not right, and this one is not faster than all others" in without["rule"]
     assert "1 row" in said["regret_bound"]
     assert "--no-resume" in said["regret_bound"]
     assert frames.remarks(frames.summary([decision(regret_bound=None)])) == {}

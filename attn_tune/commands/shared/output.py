@@ -155,7 +155,7 @@ def emit_winners(frame: "pd.DataFrame", *, title: str | None = None) -> None:
     """A table of decisions on stdout, and what its words mean where that matters."""
     from attn_tune.reports import frames
 
-    emit_frame(frame, title=title, notes=frames.remarks(frame))
+    emit_frame(frames.marked(frame), title=title, notes=frames.remarks(frame))
 
 
 def emit_formatted(

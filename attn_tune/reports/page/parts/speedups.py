@@ -10,7 +10,7 @@ from attn_tune.reports.page import draw
 from attn_tune.reports.page.data import PageData, fitting, how_many, rows_of
 from attn_tune.reports.page.markup import Markup, element
 from attn_tune.reports.page.scales import Scale, spanning
-from attn_tune.schema import Rule
+from attn_tune.schema import Grade, Rule
 from attn_tune.schema.decision import MIN_GAIN_NS
 from attn_tune.schema.words import counted, duration
 
@@ -64,9 +64,10 @@ def _row(data: PageData, row: Any, scale: Scale) -> Markup:
     name = data.label(row.signature, row.direction, row.kernel, device=row.device)
     marks = data.marks(signature=row.signature, device=row.device)
     if pd.isna(row.speedup) or row.rule in _WITHOUT_RIVAL:
-        words = _WITHOUT_RIVAL.get(row.rule, "the untuned config never ran")
+        words = _WITHOUT_RIVAL.get(row.rule, "the untuned config never ran right")
         value = Markup(element("b", row.rule if row.rule in _WITHOUT_RIVAL else "-", class_="word"))
-        value = Markup(value + element("span", f"{duration(row.median_ns)}, {words}", class_="sub"))
+        words = ", ".join(filter(None, (duration(row.median_ns), words, _stale(row))))
+        value = Markup(value + element("span", words, class_="sub"))
         return draw.row(name, draw.svg(draw.grid_lines(scale, HEIGHT), height=HEIGHT, class_="track"), value, **marks)
     value = _value(row)
     return draw.row(name, _track(row, scale), value, class_=str(row.rule), **marks)
@@ -95,6 +96,11 @@ def _regret(row: Any) -> str:
     return f"regret up to {float(bound):.0%}" if pd.notna(bound) and float(bound) > NOISY else ""
 
 
+def _stale(row: Any) -> str:
+    """A word of warning where the kernel's source here is not the one that was measured."""
+    return Grade.STALE if row.stale is True else ""
+
+
 def _spoken(row: Any) -> str:
     how = "of samples taken in turns" if row.is_paired else "of separate samples"
     if row.rule == Rule.TIE:
@@ -108,11 +114,11 @@ def _value(row: Any) -> Markup:
         rival = f"rival {row.speedup:.2f}× [{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
         if pd.notna(row.low) and row.low > 1 and row.median_ns * (1 - 1 / row.speedup) < MIN_GAIN_NS:
             rival += f", under {MIN_GAIN_NS / 1000:g} us"
-        words = " ".join(filter(None, (time, rival, _regret(row))))
+        words = " ".join(filter(None, (time, rival, _regret(row), _stale(row))))
         return Markup(element("b", "tie", class_="word") + element("span", words, class_="sub"))
     interval = f"[{row.low:.2f}, {row.high:.2f}]" if pd.notna(row.low) else ""
     before = f"{duration(row.heuristic_ns)} → " if pd.notna(row.heuristic_ns) else ""
-    words = " ".join(filter(None, (interval, before + time, _regret(row))))
+    words = " ".join(filter(None, (interval, before + time, _regret(row), _stale(row))))
     return Markup(element("b", f"{row.speedup:.2f}×") + element("span", words, class_="sub"))
 
 
