@@ -198,14 +198,18 @@ def imported(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 def remarks(winners: pd.DataFrame) -> dict[str, str]:
     """Explanations of some columns of a table of ``summary``, by column, where needed."""
     lines = {}
-    is_tie, has_untuned = winners["rule"] == Rule.TIE, winners["heuristic_ns"].notna()
-    causes = [(Rule.TIE, _TIE, is_tie & has_untuned), (Rule.TIE, _TIE_WITHOUT_UNTUNED, is_tie & ~has_untuned)]
-    causes += [(rule, words, winners["rule"] == rule) for rule, words in _RULES.items()]
-    told = [f"{rule} ({_named(winners, rows)}): {words}" for rule, words, rows in causes if rows.any()]
-    if told:
-        lines["rule"] = "\n".join(told)
-    old = winners["stale"].eq(True)
-    if old.any():
+    rules, has_untuned = list(winners["rule"]), list(winners["heuristic_ns"].notna())
+    ties = {_TIE: True, _TIE_WITHOUT_UNTUNED: False}
+    causes = [
+        (Rule.TIE, words, [rule == Rule.TIE and has == wanted for rule, has in zip(rules, has_untuned, strict=True)])
+        for words, wanted in ties.items()
+    ]
+    causes += [(rule, words, [one == rule for one in rules]) for rule, words in _RULES.items()]
+    found = [f"{rule} ({_named(winners, rows)}): {words}" for rule, words, rows in causes if any(rows)]
+    if found:
+        lines["rule"] = "\n".join(found)
+    old = _are_stale(winners)
+    if any(old):
         lines["stale"] = f"{_STALE} ({_named(winners, old)}): {_STALE_WORDS}"
     noisy = sum(float(bound) > NOISY for bound in winners["regret_bound"].dropna())
     if noisy:
@@ -219,10 +223,15 @@ def remarks(winners: pd.DataFrame) -> dict[str, str]:
 
 def marked(winners: pd.DataFrame) -> pd.DataFrame:
     """A table of ``summary`` for people: where no row is stale, the column of that holds nothing."""
-    return winners if winners["stale"].eq(True).any() else winners.assign(stale="")
+    return winners if any(_are_stale(winners)) else winners.assign(stale="")
 
 
-def _named(winners: pd.DataFrame, chosen: "pd.Series[bool]") -> str:
+def _are_stale(winners: pd.DataFrame) -> list[bool]:
+    """Whether each row is stale; one whose kernel is not installed here is not known to be."""
+    return [value is True for value in winners["stale"]]
+
+
+def _named(winners: pd.DataFrame, chosen: list[bool]) -> str:
     """The ``chosen`` rows of ``winners`` by what tells them from the others: a narrow table may not show the cause."""
     keys = ["point", "direction"]
     for more in ("kernel", "device"):
