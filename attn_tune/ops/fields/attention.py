@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.ops.contract import Axis, Operand, Output, OutputKind
-from attn_tune.ops.fields.integers import check_sizes
 from attn_tune.ops.fields.scales import default_scale
+from attn_tune.ops.fields.sizes import check_sizes
 from attn_tune.schema.errors import UsageError, near_names
 from attn_tune.schema.signature import Field, FieldKind, Signature, Value
 

@@ -17,8 +17,8 @@ from attn_tune.ops.fields.cache import (
     check_cache,
     packed_width,
 )
-from attn_tune.ops.fields.integers import check_sizes
 from attn_tune.ops.fields.scales import default_scale
+from attn_tune.ops.fields.sizes import check_sizes
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 

@@ -1,7 +1,6 @@
 """Integers of any type as Python's, and integers of 64 bits as integers of 32."""
 
 import operator
-from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -31,23 +30,6 @@ def positive_integer(name: str, given: Any) -> int:
     if number is None or number < 1:
         raise UsageError(f"{name} must be a positive integer, got {shown(given)}")
     return number
-
-
-def check_sizes(problem: Any, words: Mapping[str, str]) -> None:
-    """Check that attributes of a problem are positive integers.
-
-    Args:
-      words: the signature's word by the attribute's name, for the message.
-
-    Raises:
-      UsageError: one is not.
-    """
-    for name, word in words.items():
-        value = getattr(problem, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            is_symbolic = hasattr(value, "scope")  # as those of jax.export.symbolic_shape
-            more = "; sizes decide the kernel, so none may be symbolic: export a program for each" * is_symbolic
-            raise UsageError(f"{word}={value!r} ({name}) must be a positive integer{more}")
 
 
 def window_bound(tokens: int) -> int | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_tune.ops.fields.attention import DTYPES, all_values, check_choice
 from attn_tune.ops.fields.cache import SAME
-from attn_tune.ops.fields.integers import check_sizes
+from attn_tune.ops.fields.sizes import check_sizes
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_tune.ops.fields.attention import DTYPES, all_values, check_choice, flag
 from attn_tune.ops.fields.cache import CODE_FIELDS, CODES, PLACE_FIELDS, SAME, check_cache
 from attn_tune.ops.fields.cache_problem import CacheSizes
-from attn_tune.ops.fields.integers import check_sizes
+from attn_tune.ops.fields.sizes import check_sizes
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature
 

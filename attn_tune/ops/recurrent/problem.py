@@ -10,8 +10,8 @@ from typing import ClassVar, Self
 
 from attn_tune.ops.contract import Workload, workload_field
 from attn_tune.ops.fields.attention import DTYPES, all_values, check_choice, flag
-from attn_tune.ops.fields.integers import check_sizes
 from attn_tune.ops.fields.scales import default_scale
+from attn_tune.ops.fields.sizes import check_sizes
 from attn_tune.ops.workloads import LENGTHS, profile_lengths
 from attn_tune.schema.errors import UsageError
 from attn_tune.schema.signature import Field, FieldKind, Signature

@@ -30,6 +30,17 @@ _REASON_CHARS = 1500
 _OWNER_VARIABLE = "_attn_tune_worker"
 # RLIMIT_LOCKS, which Linux has not applied since 2.6 but still hands down, to a child with an empty environment too.
 _OWNER_LIMIT = 10
+# The process marks itself, before any code of the module can start another one, and is then as ``python -m MODULE``.
+_MARKED = f"""
+import contextlib, runpy, sys
+_, mark, module, *rest = sys.argv
+if sys.platform == "linux":
+    import resource
+    with contextlib.suppress(OSError, ValueError):  # its hard limit is lower
+        resource.setrlimit({_OWNER_LIMIT}, (int(mark), resource.getrlimit({_OWNER_LIMIT})[1]))
+sys.argv = [module, *rest]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
 _MOST_ROUNDS = 5
 
 
@@ -98,7 +109,7 @@ class WorkerProcess:
         self._killed = False
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-c", _MARKED, str(self._mark), module, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -106,7 +117,6 @@ class WorkerProcess:
                 start_new_session=True,
                 env=env,
             )
-        _mark_descendants(self._process.pid, self._mark)
         self._connection = Connection(ours.detach())
         self._inbox = Inbox(self._connection)
         self._sending = threading.Lock()
@@ -255,15 +265,6 @@ class WorkerProcess:
         while chunk := os.read(stream.fileno(), 1 << 16):
             self._tail = (self._tail + chunk)[-_TAIL_BYTES:]
         stream.close()
-
-
-def _mark_descendants(pid: int, mark: int) -> None:
-    """Give the process ``pid`` a limit of ``mark``, which every process that it starts inherits (Linux)."""
-    with contextlib.suppress(psutil.Error, OSError, ValueError):  # It has ended, or its hard limit is lower.
-        if psutil.LINUX:
-            process = psutil.Process(pid)
-            _, hard = process.rlimit(_OWNER_LIMIT)
-            process.rlimit(_OWNER_LIMIT, (mark, hard))
 
 
 def _owned_by(mark: int) -> list[int]:
