@@ -1,6 +1,5 @@
 """One direction of one call: choose its kernel, mark it in the program, run it on one device or on each of several."""
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +19,6 @@ from attn_tune.api.request import Request
 from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
 from attn_tune.ops.cached import cached
 from attn_tune.ops.contract import load
-from attn_tune.ops.jax_configuration import unchanged_configuration
 from attn_tune.ops.marker import cut_name, marked, named_jit
 from attn_tune.ops.registry import get_op
 from attn_tune.runtime.active.layers import in_open_blocks, viewing
@@ -96,7 +94,7 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
         kernel: Callable = load(choice.spec.searches[direction].call)
     except Exception as error:  # A broken package may raise anything.
         return _launch_of_another(call, problem, request, direction, choice.spec.id, error)
-    kernel = _checked(kernel, call, choice.spec.id, bool(choice.spec.entry_point))
+    kernel = _checked(kernel, call, choice.spec.id)
     if choice.spec.is_launched_on_gpu:
         kernel = _behind_barriers(kernel, bool(get_op(call.op).in_place(problem, direction)))
     launch = marked(kernel, problem, choice.config, choice.answer.signature, direction)
@@ -190,18 +188,16 @@ def _launch_of_another(
 
 
 @cached
-def _checked(kernel: Callable, call: Call, name: str, is_foreign: bool) -> Callable:
+def _checked(kernel: Callable, call: Call, name: str) -> Callable:
     """``kernel``, called ``name`` in messages, which returns the outputs that the op needs.
 
-    It raises ``OutputsError`` if these are others, and ``_KernelError`` if its code fails or, where it ``is_foreign``,
-    of another package, sets options of JAX for the rest of the job.
+    It raises ``OutputsError`` if these are others, and ``_KernelError`` if its code fails.
     """
-    guard = unchanged_configuration if is_foreign else contextlib.nullcontext
 
     def checked(problem: Any, config: Any, inputs: Any) -> dict[str, Array]:
         try:
             # Of kernels, most of which are not ours, the caller's strictness is not the measure.
-            with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"), guard():
+            with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
                 made = kernel(problem, config, inputs)
         except SystemExit as error:
             raise _KernelError(RuntimeError(f"it called exit({error.code})")) from error

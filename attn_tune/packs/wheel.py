@@ -8,6 +8,7 @@ pack, the same bytes.
 import base64
 import hashlib
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,20 +48,42 @@ def export_wheel(pack_path: Path, folder: Path, *, overwrite: bool = False) -> P
     """
     files = read_files(pack_path)
     pack = pack_from_files(files, str(pack_path))
-    if not _VERSION.fullmatch(pack.version):
-        raise UsageError(
-            f"a wheel's version is like 2026.9.1, not {pack.version!r}; export the pack again with --version"
-        )
-    name = f"attn_tune_pack_{re.sub(r'[^a-z0-9]+', '_', pack.name.lower())}"
-    path = folder / f"{name}-{pack.version}-py3-none-any.whl"
-    if path.exists() and not overwrite:
-        raise StorageError(f"{path} exists; choose another folder, or replace it with --overwrite")
+    path = wheel_path(pack.name, pack.version, folder, overwrite=overwrite)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, zip_bytes(_wheel_files(files, name, pack.name, pack.version)))
+        write_whole(path, zip_bytes(_wheel_files(files, _distribution(pack.name), pack.name, pack.version)))
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from None
     return path
+
+
+def wheel_path(pack_name: str, version: str, folder: Path, *, overwrite: bool) -> Path:
+    """The path of the wheel of a pack in ``folder``, to be asked before anything is written.
+
+    Raises:
+      StorageError: a file is there already, and ``overwrite`` is off or it is no wheel of this pack.
+      UsageError: a wheel cannot have this version.
+    """
+    if not _VERSION.fullmatch(version):
+        raise UsageError(f"a wheel's version is like 2026.9.1, not {version!r}; give the pack another one: --version")
+    name = _distribution(pack_name)
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    if not path.exists():
+        return path
+    if not overwrite:
+        raise StorageError(f"{path} exists; choose another folder, or replace it with --overwrite")
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            points = wheel.read(f"{name}-{version}.dist-info/entry_points.txt").decode()
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        points = ""
+    if f"\n{pack_name} = " not in points:
+        raise StorageError(f"{path} is no wheel of the pack {pack_name}, whose place it takes; move it away")
+    return path
+
+
+def _distribution(pack_name: str) -> str:
+    return f"attn_tune_pack_{re.sub(r'[^a-z0-9]+', '_', pack_name.lower())}"
 
 
 def _wheel_files(files: Mapping[str, bytes], name: str, pack_name: str, version: str) -> dict[str, bytes]:

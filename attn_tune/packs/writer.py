@@ -201,6 +201,7 @@ def write_pack(path: Path, files: Mapping[str, bytes]) -> Pack:
       StorageError: it cannot be written.
       IntegrityError: the files are not a pack.
     """
+    path = path if path.name else path.resolve()
     stem = f".{path.name}.{secrets.token_hex(8)}"
     draft, old = path.with_name(stem + ".new"), path.with_name(stem + ".old")
     try:

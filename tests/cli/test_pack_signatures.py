@@ -106,6 +106,28 @@ def test_sign_writes_a_wheel_that_holds_the_signature_over_the_one_of_export(tmp
     assert run("pack", "sign", "--new-key", tmp_path / "x.pem", "--wheel").exit_code == 2
 
 
+def test_a_wheel_that_cannot_be_written_leaves_the_pack_as_it_was(tmp_path, key):
+    for name in ("a-b", "a.b"):
+        write_zip(tmp_path / f"{name}.atpack", pack_files([row(sig(1024))], name=name))
+    assert run("pack", "sign", tmp_path / "a-b.atpack", "--key", key, "--wheel").exit_code == 0
+    before = (tmp_path / "a.b.atpack").read_bytes()
+    other = run("pack", "sign", tmp_path / "a.b.atpack", "--key", key, "--wheel")
+    assert (other.exit_code, "is no wheel of the pack a.b" in other.stderr) == (4, True)
+    assert (tmp_path / "a.b.atpack").read_bytes() == before
+    packs = (tmp_path / "a-b.atpack", tmp_path / "a.b.atpack")
+    merged = run("pack", "merge", tmp_path / "m.atpack", *packs, "--version", "1-rc", "--wheel")
+    assert (merged.exit_code, (tmp_path / "m.atpack").exists()) == (2, False)
+
+
+def test_sign_follows_a_link_to_the_pack(tmp_path, key):
+    pack = write_zip(tmp_path / "mine.atpack", pack_files([row(sig(1024))]))
+    link = tmp_path / "current.atpack"
+    link.symlink_to(pack)
+    assert run("pack", "sign", link, "--key", key).exit_code == 0
+    assert link.is_symlink()
+    assert "signed by" in run("pack", "verify", pack).stdout
+
+
 def make_public(tmp_path, key):
     """The public half of ``key`` as a key file, from a pack that it signed."""
     path = write_folder(tmp_path / "public", pack_files([row(sig(1024))]))

@@ -170,6 +170,29 @@ def test_the_fastest_answer_is_slower_in_no_kind_of_job(tmp_path, alpha, fate):
     assert [one.fate for one in merged.outcomes] == [fate]
 
 
+JOBS_LEFT = {
+    # Rows by rank. A job that gets nothing of the new answer, or something slower, keeps the old one.
+    "behind an unproven row": (
+        [{"features": 0, "repeatable": False}, {"repeatable": False, "median_ns": 500}, {"median_ns": 1000}],
+        [{"median_ns": 900}],
+    ),
+    "unproven rows alone": ([{"features": 0, "median_ns": 300}, {"median_ns": 1000}], [{"median_ns": 900}]),
+}
+
+
+@pytest.mark.parametrize("case", JOBS_LEFT)
+def test_the_fastest_answer_replaces_none_that_some_job_would_miss(tmp_path, case):
+    packs = []
+    for name, rows in zip(("old", "new"), JOBS_LEFT[case], strict=True):
+        made = [
+            row(sig(1024), 64, rank=rank, kernel=("alpha", "atomic", "beta")[rank], **one)
+            for rank, one in enumerate(rows)
+        ]
+        packs.append(read_pack(write_folder(tmp_path / name, pack_files(made, name=name))))
+    merged = merge_packs(packs, tmp_path / "all", name="all", version="1", policy="fastest-verified")
+    assert [one.fate for one in merged.outcomes] == ["kept"]
+
+
 NEVER = {"kernel": "alpha", "config": {"block": 32}, "signature": {"t": "1024"}, "reason": "hangs"}
 
 

@@ -30,6 +30,12 @@ def test_an_older_source_does_not_decide_for_one_of_which_nothing_is_right(statu
     assert decide([*BEFORE, later(Status.OK, errors=WRONG)]) == ()
 
 
+def test_a_source_that_was_right_once_is_judged_by_what_came_last():
+    once = final(HEURISTIC, 100_000, environment=CHANGED, started=1)
+    assert decide([once, *BEFORE]) != ()
+    assert decide([once, *BEFORE, later()]) == ()
+
+
 def test_a_source_that_is_right_again_decides():
     again = [final(HEURISTIC, 200_000, started=30, run=2), final(OTHER, 150_000, seed=1, started=30, run=2)]
     (decision,) = decide([*BEFORE, later(), *again])

@@ -27,8 +27,10 @@ def command(
 ) -> None:
     from attn_tune.db import merge_packs as merge
     from attn_tune.packs.reader import read_pack
-    from attn_tune.packs.wheel import export_wheel
+    from attn_tune.packs.wheel import export_wheel, wheel_path
 
+    if wheel:
+        wheel_path(name or path.stem, version, path.parent, overwrite=overwrite)
     merged = merge(
         [read_pack(one) for one in packs],
         path,
@@ -38,7 +40,7 @@ def command(
         overwrite=overwrite,
         dry_run=dry_run,
     )
-    wheel_path = export_wheel(path, path.parent, overwrite=overwrite) if wheel and not dry_run else None
+    built = export_wheel(path, path.parent, overwrite=overwrite) if wheel and not dry_run else None
     if json:
         digest = merged.pack.digest if merged.pack else None
         outcomes = [dataclasses.asdict(one) for one in merged.outcomes]
@@ -49,7 +51,7 @@ def command(
             quarantined=merged.quarantined,
             outcomes=outcomes,
             left_out=[dataclasses.asdict(one) for one in merged.left_out],
-            wheel=wheel_path,
+            wheel=built,
         )
         return
     show_outcomes(merged.outcomes)
@@ -62,5 +64,5 @@ def command(
     listed = f", {merged.quarantined} in quarantine" if merged.quarantined else ""
     listed += " (dry run)" if dry_run else ""
     output.say(f"{path}: {counted(merged.rows, 'row')} of {counted(len(packs), 'pack')}{listed}")
-    if wheel_path:
-        print(f"  wheel {wheel_path}")
+    if built:
+        print(f"  wheel {built}")

@@ -38,15 +38,19 @@ def command(
         return
     from attn_tune.packs.archive import read_files
     from attn_tune.packs.reader import pack_from_files
-    from attn_tune.packs.wheel import export_wheel
+    from attn_tune.packs.wheel import export_wheel, wheel_path
     from attn_tune.packs.writer import signed_files, write_pack
 
     try:
         pem = private.read_bytes()
     except OSError as error:
         raise StorageError(f"{private} cannot be read: {error.strerror}") from None
+    # The pack itself, not a link to it.
+    path = path.resolve()
     files = read_files(path)
     before = pack_from_files(files, str(path))
+    if wheel:
+        wheel_path(before.name, before.version, path.parent, overwrite=True)
     signed = write_pack(path, signed_files(files, before, pem))
     keys = [signer.key for signer in signed.signers]
     if wrong := [signer.key for signer in before.signers if signer.key not in keys]:

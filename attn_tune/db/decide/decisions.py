@@ -220,12 +220,10 @@ def find_outvoted(trials: Iterable[RecordedTrial]) -> RecordedTrial | None:
     if not right:
         return None
     newest = _newest(right)
-    # A source that has ok wholes is as old as the newest of them: older than this one, and no judge of it.
-    judges = {f.source for f in tried} - {f.source for f in right}
-    for source in judges:
-        found = [f for f in tried if f.source == source]
-        is_later = any(f.trial.started_us > newest.trial.started_us for f in found)
-        if is_later and not _is_under_way(found):
+    for source in {f.source for f in tried} - {newest.source}:
+        # What was right of it is older than the newest that was: it was wrong since, or is searched by its parts.
+        later = [f for f in tried if f.source == source and f.trial.started_us > newest.trial.started_us]
+        if later and not _is_under_way(later):
             return newest
     return None
 

@@ -1,6 +1,7 @@
 """Conflicts between packs that answer one problem differently: one rule for imports and for merging packs."""
 
 import enum
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from attn_tune.kernels.registry import find_kernel
 from attn_tune.packs.reader import Pack
 from attn_tune.packs.rows import Row
+from attn_tune.runtime.determinism import Determinism
 from attn_tune.schema import Environment, Rule, UsageError, config_to_json
 from attn_tune.schema.decision import Proof
 from attn_tune.schema.environment import UNKNOWN
@@ -64,14 +66,15 @@ class PackAnswer:
         """The row of the best rank."""
         return min(self.rows, key=lambda row: row.rank)
 
+    def row_of(self, determinism: Determinism, *, unproven: bool) -> Row | None:
+        """The row that a job gets that wants such determinism, and takes unproven rows or not; None if it gets none."""
+        rows = (row for row in self.rows if _is_taken(row, determinism, unproven))
+        return min(rows, key=lambda row: row.rank, default=None)
+
     @property
     def usual(self) -> Row | None:
-        """The row that a job gets that allows nothing on purpose, None if it gets none of them.
-
-        Not one of a kernel that is not deterministic, of a config whose bits were seen to differ, or without proof.
-        """
-        rows = (row for row in self.rows if row.proof is not Proof.UNPROVEN and not _needs_leave(row))
-        return min(rows, key=lambda row: row.rank, default=None)
+        """The row that a job gets that sets nothing, None if it gets none."""
+        return self.row_of(Determinism.USUAL, unproven=False)
 
     def is_verified(self, row: Row) -> bool:
         """Whether ``row`` was timed and compared with the reference, by software that is known.
@@ -98,11 +101,19 @@ class PackAnswer:
         )
 
 
-def _needs_leave(row: Row) -> bool:
-    """Whether lookups turn ``row`` down unless a job allows kernels that are not deterministic."""
+def _is_taken(row: Row, determinism: Determinism, unproven: bool) -> bool:
+    """Whether a job takes ``row``, as far as its wish for determinism and unproven rows goes."""
+    if row.proof is Proof.UNPROVEN and not unproven:
+        return False
+    if determinism is Determinism.WAIVED:
+        return True
     spec = find_kernel(f"{row.op}/{row.kernel}")
-    # A kernel that is not known here declares nothing.
-    return row.repeatable is False if spec is None else spec.needs_leave(row.direction, row.repeatable)
+    if spec is None:  # It declares nothing here.
+        return row.repeatable is not False
+    if determinism is Determinism.REQUIRED:
+        search = spec.searches.get(row.direction)
+        return row.repeatable is not False and not (search and search.nondeterministic)
+    return not spec.needs_leave(row.direction, row.repeatable)
 
 
 def _change(stored: PackAnswer | None, incoming: PackAnswer) -> str:
@@ -174,7 +185,7 @@ def _resolve(policy: str, stored: PackAnswer | None, incoming: PackAnswer) -> tu
 def _faster(stored: PackAnswer, incoming: PackAnswer) -> tuple[Fate, str]:
     """Prefers the answer that usual jobs get, then the verified one, then the one faster by more than sessions differ.
 
-    It must be faster in jobs that allow kernels that are not deterministic or in those that do not, and slower in none.
+    It must be faster in some kind of job, and in none slower or without a row.
     """
     old, new = stored.usual, incoming.usual
     if old and not new:
@@ -185,11 +196,14 @@ def _faster(stored: PackAnswer, incoming: PackAnswer) -> tuple[Fate, str]:
         return Fate.REPLACED, f"{stored.pack} has no row that a job may use by default"
     if not stored.is_verified(old or stored.winner):
         return Fate.REPLACED, f"{stored.pack} is not verified"
-    pairs = [(old or stored.winner, new or incoming.winner)]
-    if stored.is_verified(stored.winner) and incoming.is_verified(incoming.winner):
-        pairs.append((stored.winner, incoming.winner))
-    # Verified rows have times.
-    ratios = [(after.median_ns or 1) / (before.median_ns or 1) for before, after in pairs]
+    ratios = []
+    for determinism, unproven in itertools.product(Determinism, (False, True)):
+        before, after = (one.row_of(determinism, unproven=unproven) for one in (stored, incoming))
+        if before is None or before.median_ns is None:
+            continue
+        if after is None or after.median_ns is None:
+            return Fate.KEPT, f"{incoming.pack} has no row for some jobs that {stored.pack} has one for"
+        ratios.append(after.median_ns / before.median_ns)
     if min(ratios) < 1 - MARGIN and max(ratios) <= 1 + MARGIN:
         return Fate.REPLACED, f"takes {min(ratios):.3f} of the time"
     return Fate.KEPT, f"{incoming.pack} takes {max(ratios):.3f} of the time"

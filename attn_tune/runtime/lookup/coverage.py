@@ -84,12 +84,15 @@ def _reach(
         determinism = Determinism.WAIVED
     # The judge knows of no kernel that was asked for by name: that would be leave for bits that differ.
     question = Question(op, row.direction, row.signature, device, None, overrides, determinism, unproven)
-    if absent := missing(spec):
-        return Reach.UNINSTALLED, None, absent
-    refusal = question.refusal_of(spec)
+    refusal, absent = question.refusal_of(spec), missing(spec)
     # A library's kernel refuses everything where the library is missing.
     if spec.backend in LIBRARIES and refusal and "not found" in refusal:
-        return Reach.UNINSTALLED, None, refusal
+        absent = refusal
+    if absent:
+        # What turns the row down on every machine goes before what this one lacks.
+        entry = overrides.forbidding(question.asked, spec.name, row.config)
+        reason = f"an override forbids it: {entry.reason}" if entry else question.refusal(row, pack)
+        return (Reach.UNINSTALLED, None, absent) if reason in (None, absent) else (Reach.DEAD, None, reason)
     key = (row.op, row.direction)
     index = indexes.get(key) or indexes.setdefault(key, RowIndex(pack, *key, op.fields))
     walked = walk(

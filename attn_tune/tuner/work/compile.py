@@ -14,7 +14,6 @@ from typing import Any
 from attn_tune.kernels.registry import get_kernel
 from attn_tune.kernels.spec import Search
 from attn_tune.ops.contract import Outputs, load
-from attn_tune.ops.jax_configuration import unchanged_configuration
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.config import config_from_dict
 from attn_tune.schema.digest import digest_text
@@ -24,7 +23,11 @@ from attn_tune.tuner.protocol import ConfigRef, Lowered
 from attn_tune.tuner.work import cute_programs
 from attn_tune.tuner.work.in_place import donated_places, fresh_copies
 from attn_tune.tuner.work.mesh import mesh_for
-from attn_tune.tuner.work.side_effects import find_callback, refuse_callbacks
+from attn_tune.tuner.work.side_effects import (
+    find_callback,
+    refuse_callbacks,
+    unchanged_configuration,
+)
 from attn_tune.tuner.work.timers.timer import Timed
 
 # Where the program was written is not what it does. Triton's configuration holds such places too, in binary.

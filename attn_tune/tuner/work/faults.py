@@ -5,10 +5,10 @@ import os
 import shutil
 import traceback
 
-from attn_tune.ops.jax_configuration import ChangedConfigError
 from attn_tune.schema.errors import StorageError, UnsupportedError, UsageError, short
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import Outcome, Phase
+from attn_tune.tuner.work.side_effects import ChangedConfigError
 
 # Compilers and allocators say it in words; the types differ from version to version. These depend on what else is held.
 _MEMORY_WORDS = (

@@ -26,11 +26,11 @@ def lower_ahead(ref: ConfigRef, capability: int) -> Lowered | Outcome | str:
     process ends where a config changed it for good.
     """
     from attn_tune.kernels.lang.triton.limits import CompileError, OutOfResources
-    from attn_tune.ops.jax_configuration import ChangedConfigError
     from attn_tune.ops.registry import get_op
     from attn_tune.schema.errors import short
     from attn_tune.tuner.work.compile import lower_config
     from attn_tune.tuner.work.faults import outcome_of
+    from attn_tune.tuner.work.side_effects import ChangedConfigError
 
     op = get_op(ref.signature.op)
     try:

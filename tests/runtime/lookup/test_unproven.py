@@ -117,6 +117,15 @@ def test_coverage_of_a_row_whose_bits_differ_asks_as_a_job_that_it_is_meant_for(
     }
 
 
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_coverage_calls_a_row_dead_that_no_machine_takes_also_where_its_kernel_is_not_here(forbidden):
+    entries = [{"kernel": "absent", "reason": "hangs"}] if forbidden else []
+    files = pack_files([row(sig(1024), 64, kernel="absent", **({} if forbidden else {"features": 0}))])
+    (found,) = cover(pack_from_files(with_list(files, entries) if entries else files))
+    assert found.reach is Reach.DEAD
+    assert ("hangs" if forbidden else "unproven") in found.reason
+
+
 def test_coverage_has_another_word_for_a_kernel_whose_modules_are_not_here(monkeypatch):
     monkeypatch.setattr("attn_tune.runtime.lookup.coverage.missing", lambda spec: "needs a module")
     (found,) = cover(pack(row(sig(1024), 64)))

@@ -5,7 +5,6 @@ import contextlib
 import jax
 import pytest
 
-from attn_tune.ops.jax_configuration import ChangedConfigError, unchanged_configuration
 from attn_tune.schema.errors import UnsupportedError
 from attn_tune.schema.trial import Status
 from attn_tune.tuner.protocol import ConfigRef, MeasurePolicy, Phase, Run
@@ -13,7 +12,12 @@ from attn_tune.tuner.work import compile as compile_module, side_effects
 from attn_tune.tuner.work.faults import outcome_of
 from attn_tune.tuner.work.lowering_helper import lower_ahead
 from attn_tune.tuner.work.session import Session
-from attn_tune.tuner.work.side_effects import find_callback, refuse_callbacks
+from attn_tune.tuner.work.side_effects import (
+    ChangedConfigError,
+    find_callback,
+    refuse_callbacks,
+    unchanged_configuration,
+)
 
 POLICY = MeasurePolicy(samples=3, max_s=0.1)
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attn_tune.ops.jax_configuration import unchanged_configuration
 from attn_tune.ops.registry import get_op
 from attn_tune.schema.digest import digest_text
 from attn_tune.schema.trial import Resources, Status
@@ -30,6 +29,7 @@ from attn_tune.tuner.offline.predict.schedule import (
 from attn_tune.tuner.protocol import ConfigRef
 from attn_tune.tuner.work.compile import part_function, resources_of
 from attn_tune.tuner.work.lowering_helper import abstract_inputs
+from attn_tune.tuner.work.side_effects import unchanged_configuration
 
 _FINAL, _ALLOCATIONS = "final_bundles", "pre-finalize-registers-and-allocations"
 _FILE = re.compile(r"^\d+-(.+)-\d+-(final_bundles|pre-finalize-registers-and-allocations)\.txt$")
