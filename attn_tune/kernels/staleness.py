@@ -1,4 +1,4 @@
-"""Whether what is stored was measured with another source of its kernel than the one that is installed here."""
+"""A comparison of the source of a kernel that a row was measured with and of the one that is installed here."""
 
 from attn_tune.kernels.registry import find_kernel
 from attn_tune.kernels.source import current_digest, library_version

@@ -5,22 +5,12 @@ import sys
 import zipfile
 
 import pytest
-from typer.testing import CliRunner
 
-from attn_tune.cli import app
-from attn_tune.packs.signing import TRUSTED, make_key
+from attn_tune.packs.signing import make_key
+from tests.cli.test_pack_tools import home, run
 from tests.runtime.packbuilder import pack_files, row, sig, with_list, write_folder, write_zip
 
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
-        monkeypatch.setenv(name, str(tmp_path / "home"))
-    monkeypatch.delenv(TRUSTED, raising=False)
+__all__ = ["home"]
 
 
 @pytest.fixture

@@ -5,21 +5,17 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from attn_tune.cli import app
 from attn_tune.runtime.active.sources import Source, locations
 from attn_tune.runtime.lookup.answer import SourceKind
+from tests.cli.test_pack_tools import home, run
 from tests.runtime.packbuilder import pack_files, row, sig, write_folder, write_zip
 
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words], prog_name="attn-tune")
+__all__ = ["home"]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+@pytest.fixture
+def folder(tmp_path):
     return tmp_path / "home" / "attn-tune" / "packs"
 
 
@@ -30,23 +26,23 @@ def test_drafts_that_a_killed_writer_left_are_no_packs(tmp_path):
     assert locations({"ATTN_TUNE_PACKS": str(tmp_path / "packs")}).user == (str(tmp_path / "packs" / "mine"),)
 
 
-def test_a_folder_that_may_not_be_read_is_an_error(home, monkeypatch):
+def test_a_folder_that_may_not_be_read_is_an_error(folder, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    home.mkdir(parents=True)
+    folder.mkdir(parents=True)
     monkeypatch.setattr(Path, "iterdir", refuse)
     (found,) = locations({"XDG_DATA_HOME": os.environ["XDG_DATA_HOME"]}).user
-    assert found == str(home)
+    assert found == str(folder)
     assert Source(SourceKind.USER, found).error
 
 
-def test_an_imported_file_has_the_suffix_by_which_lookups_know_it(tmp_path, home):
+def test_an_imported_file_has_the_suffix_by_which_lookups_know_it(tmp_path, folder):
     plain = write_zip(tmp_path / "mine.atpack", pack_files([row(sig(64))])).rename(tmp_path / "mine.zip")
     done = run("pack", "import", plain, "--json")
     assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["path"] == str(home / "mine.zip.atpack")
-    assert locations({"XDG_DATA_HOME": os.environ["XDG_DATA_HOME"]}).user == (str(home / "mine.zip.atpack"),)
+    assert json.loads(done.stdout)["path"] == str(folder / "mine.zip.atpack")
+    assert locations({"XDG_DATA_HOME": os.environ["XDG_DATA_HOME"]}).user == (str(folder / "mine.zip.atpack"),)
     hidden = run("pack", "import", plain.rename(tmp_path / ".mine.atpack"))
     assert (hidden.exit_code, "begins with a dot: rename it" in hidden.stderr) == (2, True)
 

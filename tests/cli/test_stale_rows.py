@@ -1,4 +1,4 @@
-"""Rows of another source of their kernel than is installed here: what each command says of them."""
+"""Rows of another source of their kernel than is installed here, as each command shows them."""
 
 import json
 

@@ -63,11 +63,11 @@ def command(
 
 
 def _copy(path: Path, *, replace: bool, json: bool) -> None:
-    from attn_tune.commands.pack.install import install_pack, never_entries, shared_problems, user_packs
+    from attn_tune.commands.pack.install import install_pack, never_entries, place_of, shared_problems
 
-    before = {one: never_entries(one) for one in user_packs().glob("*")} if replace else {}
+    before = never_entries(place_of(path)) if replace else set[str]()
     place = install_pack(path, replace=replace)
-    lost = sorted(before.get(place, set()) - never_entries(place))
+    lost = sorted(before - never_entries(place))
     if json:
         output.emit_json(path=str(place))
     else:

@@ -28,17 +28,12 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
       StorageError: it cannot be copied, or another pack of that name is there.
       UsageError: its name begins with a dot.
     """
-    from attn_tune.packs.archive import SUFFIX
     from attn_tune.packs.reader import read_pack
     from attn_tune.packs.writer import check_target
 
     pack = read_pack(path)
-    if path.name in ("", ".."):  # such as ".", which would stand for the folder of packs itself
-        path = path.resolve()
-    if path.name.startswith("."):
-        raise UsageError(f"lookups take {path.name!r} for a draft, as every name that begins with a dot: rename it")
-    folder = user_packs()
-    target = folder / (path.name if path.is_dir() or path.suffix == SUFFIX else path.name + SUFFIX)
+    target = place_of(path)
+    folder = target.parent
     try:
         if replace:
             check_target(target, overwrite=True)
@@ -61,6 +56,21 @@ def install_pack(path: Path, *, replace: bool = False) -> Path:
             raise
         raise StorageError(f"cannot install {path} in {folder}: {error.strerror or error}") from None
     return target
+
+
+def place_of(path: Path) -> Path:
+    """The path among the user's packs of the one that is at ``path`` now.
+
+    Raises:
+      UsageError: its name begins with a dot.
+    """
+    from attn_tune.packs.archive import SUFFIX
+
+    if path.name in ("", ".."):  # such as ".", which would stand for the folder of packs itself
+        path = path.resolve()
+    if path.name.startswith("."):
+        raise UsageError(f"lookups take {path.name!r} for a draft, as every name that begins with a dot: rename it")
+    return user_packs() / (path.name if path.is_dir() or path.suffix == SUFFIX else path.name + SUFFIX)
 
 
 def never_entries(path: Path) -> set[str]:

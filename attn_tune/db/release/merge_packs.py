@@ -23,7 +23,7 @@ from attn_tune.schema import IntegrityError, NoDataError, UsageError
 from attn_tune.schema.decision import Proof
 from attn_tune.schema.words import config_words
 
-# What a manifest says of a gate that was not passed.
+# The facts about a gate that was not passed.
 _KEPT = ("passed", "reason", "objections", "reasons")
 
 
@@ -190,7 +190,7 @@ def _gate(packs: Sequence[Pack], rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _parts(packs: Sequence[Pack]) -> list[dict[str, Any]]:
-    """The manifest's entries about ``packs``: their names, what each says of its gate, and their notes.
+    """An entry of the manifest for each of ``packs``: its name, the facts about its gate, and its note.
 
     Of packs that were merged themselves it also keeps the parts with a note, or with a reason to do without the gate.
     """

@@ -90,8 +90,7 @@ def _reach(
         absent = refusal
     if absent:
         # What turns the row down on every machine goes before what this one lacks.
-        entry = overrides.forbidding(question.asked, spec.name, row.config)
-        reason = f"an override forbids it: {entry.reason}" if entry else question.refusal(row, pack)
+        reason = question.overridden(spec, row.config) or question.refusal(row, pack)
         return (Reach.UNINSTALLED, None, absent) if reason in (None, absent) else (Reach.DEAD, None, reason)
     key = (row.op, row.direction)
     index = indexes.get(key) or indexes.setdefault(key, RowIndex(pack, *key, op.fields))

@@ -226,9 +226,11 @@ class Question:
             asked = (self.direction, self.signature.text, str(self.device))
             if error := TriedConfig(spec.id, *asked, config_to_json(config_to_dict(config))).failure:
                 return f"it failed in this process: {error}"
-        if not self.overrides.never:
-            return None
-        entry = self.overrides.forbidding(self.asked, spec.name, config_to_dict(config))
+        return self.overridden(spec, config_to_dict(config)) if self.overrides.never else None
+
+    def overridden(self, spec: KernelSpec, config: Mapping[str, Any]) -> str | None:
+        """The reason of the override that forbids a config of ``spec``, as plain data; or None."""
+        entry = self.overrides.forbidding(self.asked, spec.name, config)
         if entry is None:
             return None
         origin = f" ({entry.origin})" if entry.origin else ""
