@@ -34,7 +34,12 @@ def main() -> int:
     parser.add_argument(
         "--megabytes", type=float, default=1744, help="of one transfer; default: four layers of 8B weights in 16 bits"
     )
-    parser.add_argument("--kernels", nargs="+", default=["auto", "cudnn"], help="of flash_attention; auto: the lookup")
+    parser.add_argument(
+        "--kernels",
+        nargs="+",
+        default=["auto", "cudnn"],
+        help="of flash_attention; auto: the lookup; A/B: A forward, B backward",
+    )
     parser.add_argument("--what", nargs="+", choices=["fwd", "fwd+bwd"], default=["fwd", "fwd+bwd"])
     parser.add_argument("--links", type=int, default=3, help="transfers in one sample")
     parser.add_argument("--rounds", type=int, default=15)
@@ -109,7 +114,9 @@ def chain(args: argparse.Namespace, mesh: Any, name: str | None, what: str, gath
 
     import attn_tune
 
-    attend = functools.partial(attn_tune.flash_attention, causal=True, platform=None if name == "auto" else name)
+    forward, _, backward = (name or "auto").partition("/")
+    platform = {"fwd": forward, "bwd": backward or forward}
+    attend = functools.partial(attn_tune.flash_attention, causal=True, platform=platform)
 
     def links(q: Any, k: Any, v: Any, weight: Any, weights: Any) -> Any:
         results, first = (), []
@@ -118,6 +125,9 @@ def chain(args: argparse.Namespace, mesh: Any, name: str | None, what: str, gath
             for _ in range(args.calls if name else 0):
                 results = program(attend, what)(q, k, v, weight)
                 q = results[0]
+                # Gradients that nothing needs would not be computed.
+                if what == "fwd+bwd":
+                    q, k, v = (x + 0 * g for x, g in zip((q, k, v), results[1:], strict=True))
             # Both end before the next link begins.
             q, weights, gathered, results = jax.lax.optimization_barrier((q, weights, gathered, results))
             first.append(gathered[0, 0])

@@ -188,7 +188,9 @@ def check(args: argparse.Namespace, calls: dict[str, Callable], devices: Any, wh
 def transfers(text: str) -> str:
     """The transfers of a scheduled program between whose start and end something runs, of all that it has."""
     lines = text.splitlines()
-    starts = {m[1]: i for i, line in enumerate(lines) if (m := re.search(r"%?(\S+) = .* [\w-]+-start\(", line))}
+    # Matched from the start of a line: some hold a whole compiled kernel, in one word.
+    start = re.compile(r"\s*(?:ROOT )?%?(\S+) = .* [\w-]+-start\(")
+    starts = {m[1]: i for i, line in enumerate(lines) if (m := start.match(line))}
     found = total = 0
     for i, line in enumerate(lines):
         if done := re.search(r"-done\(.*?%([\w.-]+)\)", line):
