@@ -116,9 +116,11 @@ def command(
     from attn_tune.commands.shared.revalidate import revalidate as prove
     from attn_tune.db import GatePolicy, Selection, export_pack as write
     from attn_tune.packs.override_files import read_overrides
-    from attn_tune.packs.wheel import export_wheel
+    from attn_tune.packs.wheel import export_wheel, wheel_path
     from attn_tune.runtime.overrides.active import Overrides, files_in_force
 
+    if wheel:
+        wheel_path(name or path.stem, version, path.parent, overwrite=overwrite)
     in_force = Overrides(files_in_force(os.environ))
     entries = [entry for file in quarantine or () for entry in Overrides([read_overrides(file)]).never]
     entries += in_force.never if with_quarantine else ()

@@ -90,6 +90,9 @@ def test_export_names_an_absolute_path_and_the_way_over_an_old_pack(lab, tmp_pat
     (tmp_path / "p.atpack").unlink()
     wheel = run("export", "p.atpack", "--db", lab, "--wheel")
     assert (wheel.exit_code, "--overwrite" in wheel.stderr) == (4, True)
+    wheel = run("export", "p.atpack", "--db", lab, "--wheel", "--version", "1-rc")
+    assert (wheel.exit_code, "a wheel's version" in wheel.stderr) == (2, True)
+    assert not (tmp_path / "p.atpack").exists()
 
 
 def test_verify_has_a_field_for_each_thing(pack, tmp_path):
