@@ -28,6 +28,7 @@ from attn_tune.runtime.lookup.answer import Rung
 from attn_tune.schema.config import config_to_dict, config_to_json
 from attn_tune.schema.environment import Grade
 from attn_tune.schema.errors import AttnTuneError, UnsupportedError
+from attn_tune.schema.signals import is_of_handler
 
 # Errors of code that calls what another version of a library has otherwise: its names, arguments, arrays, or, of JAX's
 # own kernels, what it does not implement. Errors of a device, such as a lack of memory, are none of these.
@@ -200,9 +201,11 @@ def _checked(kernel: Callable, call: Call, name: str) -> Callable:
             with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
                 made = kernel(problem, config, inputs)
         except SystemExit as error:
+            if is_of_handler(error):
+                raise
             raise _KernelError(RuntimeError(f"it called exit({error.code})")) from error
         except _ERRORS_OF_CODE as error:
-            if isinstance(error, AttnTuneError) and not isinstance(error, UnsupportedError):
+            if is_of_handler(error) or (isinstance(error, AttnTuneError) and not isinstance(error, UnsupportedError)):
                 raise
             raise _KernelError(error) from error
         return call.checked(name, problem, inputs, made)

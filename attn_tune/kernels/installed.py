@@ -20,6 +20,7 @@ from attn_tune.ops.installed import (
 from attn_tune.ops.registry import get_op, op_names
 from attn_tune.schema.direction import WHOLE
 from attn_tune.schema.errors import UnsupportedError, UsageError, shown
+from attn_tune.schema.signals import is_of_handler
 
 GROUP = "attn_tune.kernels"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
@@ -143,9 +144,9 @@ def _contained(
             if kind.includes(found):
                 return found
             reason = f"its {what} must return {kind.words}, got {shown(found)}"
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # SystemExit too
+            if isinstance(error, KeyboardInterrupt) or is_of_handler(error):
+                raise
             reason = f"its {what} failed: {one_line(error)}"
         return failed(reason)
 

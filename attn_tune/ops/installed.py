@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_tune.schema.errors import short
+from attn_tune.schema.signals import is_of_handler
 from attn_tune.schema.words import printable
 
 _MAX_ERROR = 500
@@ -44,14 +45,14 @@ def load_entry_points[T](
     """Yields what ``read`` makes of each entry point; of each broken one the failure instead.
 
     An entry point is used whole or not at all. Loading runs the package's code, which may raise anything: a job must
-    not end for a package that it does not use. Only ``KeyboardInterrupt`` passes.
+    not end for a package that it does not use. ``KeyboardInterrupt`` passes, and what a signal handler raises.
     """
     for point in points:
         try:
             found = tuple(read(point))
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # SystemExit too
+            if isinstance(error, KeyboardInterrupt) or is_of_handler(error):
+                raise
             yield BrokenPackage(
                 package=point.dist.name if point.dist else point.value.partition(":")[0],
                 entry_point=f"{point.name} = {point.value}",

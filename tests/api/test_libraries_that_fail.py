@@ -1,6 +1,8 @@
 """Kernels whose libraries cannot be imported, or whose code raises: others answer, and one sentence says so."""
 
+import functools
 import logging
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +89,30 @@ def test_a_kernel_that_would_end_the_job_is_left_out(installed, caplog):
     warning = warning_of_a_call(caplog)
     assert "flash_attention/fragile is left out of fwd" in warning
     assert warning.endswith("RuntimeError: it called exit(3)")
+
+
+@pytest.mark.parametrize("error", [SystemExit(7), TypeError("of the handler")], ids=["exit", "type"])
+@pytest.mark.parametrize("form", ["function", "method", "partial", "object"])
+def test_what_a_signal_handler_raises_is_not_the_kernels_error(installed, error, form):
+    class Handler:
+        def stop(self, *received):
+            raise error
+
+        __call__ = stop
+
+    handler = Handler()
+    forms = {"function": lambda *received: handler.stop(), "method": handler.stop, "object": handler}
+    before = signal.signal(signal.SIGUSR1, forms.get(form) or functools.partial(handler.stop))
+    installed(
+        "import signal\ndef call(problem, config, inputs):\n    signal.raise_signal(signal.SIGUSR1)\n",
+        f"calls_that_are_interrupted_{form}_{type(error).__name__}",
+    )
+    try:
+        with pytest.raises(type(error)) as raised:
+            attn_tune.flash_attention(*operands())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert raised.value is error
 
 
 WRONG = {
