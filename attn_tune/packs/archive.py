@@ -77,9 +77,6 @@ def list_files(path: Path) -> Files:
     """
     if path.is_dir():
         return Files(_checked(_folder_entries(str(path))), partial(_read_folder, path))
-    info = status_of_plain(path, f"pack {brief(path)}")  # a FIFO blocks who opens it
-    if info is not None and info.st_size > MAX_TOTAL_BYTES:
-        raise IntegrityError(f"it is larger than {MAX_TOTAL_BYTES} bytes")
     with _open_zip(path) as archive:
         return Files(_checked(_zip_entries(archive)), partial(_read_zip, path))
 
@@ -101,8 +98,13 @@ def is_pack(path: Path) -> bool:
 
 
 def brief(path: str | os.PathLike[str]) -> str:
-    """``path`` for a message: a very long one without its middle."""
-    return short(os.fspath(path), 300)
+    """``path`` for a message: printable, a very long one without its middle."""
+    return _one_line(short(os.fspath(path), 300))
+
+
+def _one_line(text: str) -> str:
+    """``text`` with all that does not print as escapes, ends of lines among it."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 @contextlib.contextmanager
@@ -119,10 +121,7 @@ def naming(where: str) -> Generator[None]:
     except OSError as error:
         raise StorageError(f"{where} cannot be read: {error.strerror or error}") from None
     except IntegrityError as error:
-        text = f"{where}: {error}"
-        if not text.isprintable():
-            text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-        raise IntegrityError(text[:_MAX_ERROR]) from None
+        raise IntegrityError(_one_line(f"{where}: {error}")[:_MAX_ERROR]) from None
 
 
 def zip_bytes(files: Mapping[str, bytes]) -> bytes:
@@ -185,6 +184,10 @@ def _read_folder(root: Path, names: Iterable[str]) -> list[bytes]:
 
 @contextlib.contextmanager
 def _open_zip(path: Path) -> Generator[zipfile.ZipFile]:
+    # Each time: what it was when it was listed may have been replaced. A FIFO blocks who opens it.
+    info = status_of_plain(path, f"pack {brief(path)}")
+    if info is not None and info.st_size > MAX_TOTAL_BYTES:
+        raise IntegrityError(f"it is larger than {MAX_TOTAL_BYTES} bytes")
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attn_tune.packs.plain_files import read_limited
 from attn_tune.schema.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
 from attn_tune.schema.logs import log
@@ -24,6 +25,7 @@ PURPOSE = b"attn-tune pack v1\n"
 _LINE = re.compile(r"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128})")
 _KEY = re.compile(r"ed25519 ([0-9a-f]{64})(?: ([ -~]{1,200}))?\n?")
 _MAX_SIGNERS = 64
+_MAX_KEY_BYTES = 4096
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -131,10 +133,13 @@ def trusted_keys(environ: Mapping[str, str]) -> dict[str, str]:
         try:
             files = sorted(place.glob(f"*{KEY_SUFFIX}")) if place.is_dir() else [place]
             for file in files:
-                match = _KEY.fullmatch(file.read_text("ascii", "replace"))
+                text = read_limited(file, f"trusted key {file}", _MAX_KEY_BYTES).decode("ascii", "replace")
+                match = _KEY.fullmatch(text)
                 if match is None:
                     raise IntegrityError(f"{file} is no public key; it must be the one line 'ed25519 KEY NAME'")
                 found.setdefault(match[1], match[2] or file.stem)
+        except StorageError:
+            raise
         except OSError as error:
             raise StorageError(f"trusted keys {place} cannot be read: {error.strerror}") from None
     return found

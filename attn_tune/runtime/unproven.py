@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 VARIABLE = "ATTN_TUNE_UNPROVEN"
 
@@ -11,9 +11,9 @@ def takes_unproven(environ: Mapping[str, str]) -> bool:
     """Whether the environment variable allows such rows.
 
     Raises:
-      UsageError: it is neither 1 nor unset.
+      UsageError: it is neither 1, 0 nor unset.
     """
     value = environ.get(VARIABLE, "")
-    if value not in ("", "1"):
-        raise UsageError(f"{VARIABLE} must be 1 (rows that are unproven too) or unset, got {value!r}")
+    if value not in ("", "0", "1"):
+        raise UsageError(f"{VARIABLE} must be 1 (rows that are unproven too), 0 or unset, got {shown(value)}")
     return value == "1"

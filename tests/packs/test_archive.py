@@ -9,7 +9,7 @@ import pytest
 
 from attn_tune.db import Database
 from attn_tune.packs import archive, manifest
-from attn_tune.packs.archive import MANIFEST, is_pack
+from attn_tune.packs.archive import MANIFEST, is_pack, list_files
 from attn_tune.packs.reader import read_pack
 from attn_tune.packs.writer import check_target
 from attn_tune.schema.errors import IntegrityError, StorageError
@@ -49,6 +49,21 @@ def test_pack_with_a_link_or_a_pipe_is_refused(tmp_path, files):
     os.mkfifo(tmp_path / "p.atpack")
     with pytest.raises(StorageError, match="is a FIFO"):
         read_pack(tmp_path / "p.atpack")
+
+
+def test_pack_that_becomes_a_pipe_as_it_is_used_is_refused(tmp_path, files):
+    path = write_zip(tmp_path / "p.atpack", files)
+    listed = list_files(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StorageError, match="is a FIFO"):
+        listed.load([SHARD])
+
+
+def test_a_message_about_a_file_is_one_printable_line(tmp_path):
+    with pytest.raises(StorageError) as raised:
+        read_pack(tmp_path / "x\n[CRITICAL] \x1b[31mlost")
+    assert str(raised.value).isprintable()
 
 
 def zip_with(tmp_path, files, names_and_modes):

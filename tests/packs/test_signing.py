@@ -180,6 +180,16 @@ def test_trusted_keys_come_from_files_and_folders_and_nothing_else(tmp_path, key
     assert len(signing.trusted_keys({"XDG_CONFIG_HOME": str(tmp_path / "config")})) == 1
     with pytest.raises(StorageError, match="nowhere"):
         signing.trusted_keys({signing.TRUSTED: str(tmp_path / "nowhere")})
+    with pytest.raises(StorageError, match="is a character device"):
+        signing.trusted_keys({signing.TRUSTED: os.devnull})
+    os.mkfifo(folder / "fifo.pub")
+    with pytest.raises(StorageError, match="is a FIFO"):
+        signing.trusted_keys({signing.TRUSTED: str(folder)})
+    (folder / "fifo.pub").unlink()
+    (folder / "large.pub").write_text("ed25519 " + 5000 * "0")
+    with pytest.raises(IntegrityError, match="larger than"):
+        signing.trusted_keys({signing.TRUSTED: str(folder)})
+    (folder / "large.pub").unlink()
     (folder / "bad.pub").write_text("ssh-ed25519 AAAA me@host\n")
     with pytest.raises(IntegrityError, match="no public key"):
         signing.trusted_keys({signing.TRUSTED: str(folder)})

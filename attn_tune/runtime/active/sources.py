@@ -99,7 +99,7 @@ class Locations:
 def locations(environ: Mapping[str, str]) -> Locations:
     """Locations of packs: ``ATTN_TUNE_PACKS`` (packs, or folders of packs), then ``attn-tune/packs`` under
     ``XDG_DATA_HOME``; packs installed as wheels; and what ships in the package."""
-    user = [p for p in environ.get(USER_PACKS, "").split(os.pathsep) if p]
+    user = [_absolute(p) for p in environ.get(USER_PACKS, "").split(os.pathsep) if p]
     found = [path for entry in user for path in _packs_in(Path(entry), named=True)]
     if data := data_directory(environ):
         found += _packs_in(Path(data) / "packs", named=False)
@@ -108,6 +108,14 @@ def locations(environ: Mapping[str, str]) -> Locations:
         wheels=installed_packs(),
         own=tuple(_packs_in(SHIPPED, named=False)),
     )
+
+
+def _absolute(path: str) -> str:
+    """``path`` from the root: packs are read on first use, and the job may be in another folder by then."""
+    try:
+        return os.path.join(os.getcwd(), path)
+    except OSError:  # the folder that the job is in was removed
+        return path
 
 
 def _packs_in(path: Path, *, named: bool) -> list[str]:

@@ -155,6 +155,17 @@ def test_the_working_directory_is_not_searched(monkeypatch, tmp_path):
     assert lookup(OP, sig(1024), device=H200).is_miss
 
 
+def test_a_relative_path_is_that_of_the_folder_in_which_the_settings_were_made(monkeypatch, tmp_path):
+    write_zip(tmp_path / "x.atpack", pack_files([row(sig(1024), 99)]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTN_TUNE_PACKS", "x.atpack")
+    reload()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert not lookup(OP, sig(1024), device=H200).is_miss
+
+
 def test_miss_modes():
     with use_pack(pack(row(sig(8192), 1))):
         misses.set_miss_mode("warn")

@@ -11,6 +11,7 @@ from attn_tune.runtime.lookup.answer import Rung
 from attn_tune.runtime.lookup.coverage import Reach, cover
 from attn_tune.runtime.lookup.dispatch import choose, explain, lookup
 from attn_tune.runtime.rank_statement import differences, statement_of
+from attn_tune.runtime.unproven import takes_unproven
 from attn_tune.schema import UsageError
 from tests.ops.known import known_kernels
 from tests.runtime.lookup.toy_op import HERE, KERNELS, pack
@@ -78,6 +79,10 @@ def test_any_other_value_is_an_error(monkeypatch, value):
     monkeypatch.setenv("ATTN_TUNE_UNPROVEN", value)
     with pytest.raises(UsageError, match=rf"ATTN_TUNE_UNPROVEN must be 1 .* got '{value}'"):
         reload()
+
+
+def test_zero_is_as_without_it():
+    assert [takes_unproven({"ATTN_TUNE_UNPROVEN": value}) for value in ("", "0", "1")] == [False, False, True]
 
 
 def test_coverage_reaches_an_unproven_row_only_for_jobs_that_take_such():
