@@ -81,7 +81,8 @@ def sink_gradient(
     sinks: Float[Array, " N"], lse: Float[Array, "B N T"], delta: Float[Array, "B N T"]
 ) -> Float[Array, " N"]:
     """The gradient of the sink logits: a sink is a key whose value is zero, so its ``dp`` is zero too."""
-    weight = jnp.where(jnp.isneginf(lse), 0.0, jnp.exp(sinks[None, :, None] - lse))
+    # Of a row that sees nothing zero, and never the difference of two infinities.
+    weight = jnp.exp(sinks[None, :, None] - jnp.where(jnp.isneginf(lse), jnp.inf, lse))
     return -jnp.sum(weight * delta, axis=(0, 2)).astype(sinks.dtype)
 
 

@@ -306,6 +306,17 @@ def run_probe():
     return found
 
 
+def run_modes():
+    """The differences of a gradient under JAX's modes for debugging, of operands on one of several devices."""
+    q, k, v = (jax.random.normal(jax.random.key(i), (2, 16, 2, 8)) for i in range(3))
+    gradient = jax.grad(lambda *x: flash_attention(*x, causal=True).sum(), (0, 1, 2))
+    want, found = gradient(q, k, v), {}
+    for name, mode in {"disable_jit": jax.disable_jit, "checking_leaks": jax.checking_leaks}.items():
+        with mode():
+            found[name] = max(map(difference, gradient(q, k, v), want))
+    return found
+
+
 def main():
     warnings = []
     handler = logging.Handler()
@@ -327,6 +338,7 @@ def main():
     results["dense"] = run_dense()
     results["dense_dropout"] = run_dense_dropout()
     results["probe"] = run_probe()
+    results["modes"] = run_modes()
     jax.config.update("jax_use_shardy_partitioner", False)
     results["gspmd"] = run_layer()
     print(json.dumps(results))

@@ -124,3 +124,8 @@ def test_an_output_that_is_a_sum_over_rows_is_that_of_all_shards(results, way):
 
 def test_an_output_without_a_parallel_letter_is_refused_unless_it_is_a_sum(results):
     assert "name it in Call.sums" in results["probe"]["unsummed"]
+
+
+@pytest.mark.parametrize("mode", ["disable_jit", "checking_leaks"])
+def test_the_modes_for_debugging_work_where_there_are_several_devices(results, mode):
+    assert results["modes"][mode] < NEAR

@@ -135,7 +135,7 @@ def axes_of_specs(call: Call, mesh: Mapping[str, int], sizes: Mapping[str, int],
         for letter, entry in zip(call.letters[name], specs[name], strict=False):
             names = names_of(entry)
             wished.setdefault(letter, []).append(names)
-            if names and letter not in call.cut_letters:
+            if ways(mesh, names) > 1 and letter not in call.cut_letters:
                 gathered.setdefault(letter, []).append(name)
     for letter, arrays in gathered.items():
         _warn_gathered(call, letter, " and ".join(arrays))

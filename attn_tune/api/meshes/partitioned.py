@@ -29,8 +29,12 @@ def partitioned(
     Args:
       on_shard: (inputs of one shard, axes, partition specs of the outputs) to the outputs of that shard.
     """
+    if jax.config.jax_disable_jit:  # there is no program that XLA could partition
+        return whole(inputs)
     cut = custom_partitioning(whole)
     sizes = call.sizes(operands_of(inputs))
+    # The rule outlives the trace, and may hold none of its arrays.
+    types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs)
 
     def plan(mesh: Any, arguments: Any, results: Any) -> tuple[Axes, Any, Any]:
         """The axes, and the specs of inputs and outputs."""
@@ -68,7 +72,7 @@ def partitioned(
             for letter, group in call.groups.items()
             if all(_stays_whole(size, sizes[group]) for size in mesh.shape.values())
         }
-        return _rule(call, sizes, grouped, inputs, jax.eval_shape(whole, inputs))
+        return _rule(call, sizes, grouped, types, jax.eval_shape(whole, types))
 
     cut.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule)
     return cut(inputs)

@@ -209,7 +209,7 @@ def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence
         padded = _padded(in_specs[i], f"in_specs[{i}]", len(letters))
         for letter, entry in zip(letters, padded, strict=True):
             if letter not in call.cut_letters:
-                _check_whole(call, public, letter, entry)
+                _check_whole(call, mesh, public, letter, entry)
             elif entries.setdefault(letter, (public, entry))[1] != entry:
                 other, first = entries[letter]
                 raise UsageError(
@@ -233,8 +233,8 @@ def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence
     return axes_by_letter(call, {letter: names_of(of[letter]) for letter in call.cut_letters}, sizes)
 
 
-def _check_whole(call: Call, public: str, letter: str, entry: Any) -> None:
-    if entry is None:
+def _check_whole(call: Call, mesh: Mesh, public: str, letter: str, entry: Any) -> None:
+    if _axis_size(mesh, entry) == 1:
         return
     remedy = call.remedies.get(letter) or "it has to be whole on each device"
     raise UnsupportedError(f"{public} is sharded along its {call.word(letter)} ({entry!r}); {remedy}")
