@@ -95,13 +95,14 @@ def test_a_kernel_that_would_end_the_job_is_left_out(installed, caplog):
 @pytest.mark.parametrize("form", ["function", "method", "partial", "object"])
 def test_what_a_signal_handler_raises_is_not_the_kernels_error(installed, error, form):
     class Handler:
-        def stop(self, *received):
+        def stop(self, number, frame):
+            signal.signal(number, signal.SIG_DFL)
             raise error
 
         __call__ = stop
 
     handler = Handler()
-    forms = {"function": lambda *received: handler.stop(), "method": handler.stop, "object": handler}
+    forms = {"function": lambda *received: handler.stop(*received), "method": handler.stop, "object": handler}
     before = signal.signal(signal.SIGUSR1, forms.get(form) or functools.partial(handler.stop))
     installed(
         "import signal\ndef call(problem, config, inputs):\n    signal.raise_signal(signal.SIGUSR1)\n",
