@@ -94,6 +94,8 @@ def _launch(call: Call, problem: Any, request: Request, direction: str) -> Calla
     try:
         kernel: Callable = load(choice.spec.searches[direction].call)
     except Exception as error:  # A broken package may raise anything.
+        if is_of_handler(error):
+            raise
         return _launch_of_another(call, problem, request, direction, choice.spec.id, error)
     kernel = _checked(kernel, call, choice.spec.id)
     if choice.spec.is_launched_on_gpu:
@@ -146,6 +148,8 @@ def _with_others(
         except _KernelError as failure:
             error, failed = failure.error, kernel_here
         except (ImportError, OutputsError) as failure:
+            if is_of_handler(failure):
+                raise
             error = failure
         direction, kernel = kernel_here.direction, kernel_here.kernel
         return _launch_of_another(call, problem, request, direction, kernel, error, failed)(inputs)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attn_tune.packs.archive import brief
 from attn_tune.packs.plain_files import read_limited
 from attn_tune.schema.directories import config_directory
 from attn_tune.schema.errors import IntegrityError, StorageError, UsageError
@@ -133,15 +134,15 @@ def trusted_keys(environ: Mapping[str, str]) -> dict[str, str]:
         try:
             files = sorted(place.glob(f"*{KEY_SUFFIX}")) if place.is_dir() else [place]
             for file in files:
-                text = read_limited(file, f"trusted key {file}", _MAX_KEY_BYTES).decode("ascii", "replace")
-                match = _KEY.fullmatch(text)
+                text = read_limited(file, f"trusted key {brief(file)}", _MAX_KEY_BYTES).decode("ascii", "replace")
+                match = _KEY.fullmatch(text.replace("\r\n", "\n"))
                 if match is None:
-                    raise IntegrityError(f"{file} is no public key; it must be the one line 'ed25519 KEY NAME'")
+                    raise IntegrityError(f"{brief(file)} is no public key; it must be the one line 'ed25519 KEY NAME'")
                 found.setdefault(match[1], match[2] or file.stem)
         except StorageError:
             raise
         except OSError as error:
-            raise StorageError(f"trusted keys {place} cannot be read: {error.strerror}") from None
+            raise StorageError(f"trusted keys {brief(place)} cannot be read: {error.strerror}") from None
     return found
 
 

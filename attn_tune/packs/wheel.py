@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attn_tune.packs.archive import read_files, zip_bytes
-from attn_tune.packs.plain_files import write_whole
+from attn_tune.packs.plain_files import status_of_plain, write_whole
 from attn_tune.packs.reader import pack_from_files
 from attn_tune.schema.errors import StorageError, UsageError
 from attn_tune.schema.logs import log
@@ -68,7 +68,7 @@ def wheel_path(pack_name: str, version: str, folder: Path, *, overwrite: bool) -
         raise UsageError(f"a wheel's version is like 2026.9.1, not {version!r}; give the pack another one: --version")
     name = _distribution(pack_name)
     path = folder / f"{name}-{version}-py3-none-any.whl"
-    if not path.exists():
+    if status_of_plain(path, str(path)) is None:
         return path
     if not overwrite:
         raise StorageError(f"{path} exists; choose another folder, or replace it with --overwrite")

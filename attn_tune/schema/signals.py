@@ -17,7 +17,8 @@ def is_of_handler(error: BaseException) -> bool:
         if any(_are_of_signal(*pair) for pair in pairwise(_arguments(step.tb_frame))):
             return True
         step = step.tb_next
-    return False
+    # The interrupted code may have made another error of it.
+    return error.__cause__ is not None and is_of_handler(error.__cause__)
 
 
 def _are_of_signal(number: object, frame: object) -> bool:

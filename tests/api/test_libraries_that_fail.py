@@ -116,6 +116,38 @@ def test_what_a_signal_handler_raises_is_not_the_kernels_error(installed, error,
     assert raised.value is error
 
 
+INTERRUPTED = {
+    "loaded": ("import signal\nsignal.raise_signal(signal.SIGUSR1)\n", RuntimeError, RuntimeError),
+    "missing": (
+        "import signal\ndef call(problem, config, inputs):\n    signal.raise_signal(signal.SIGUSR1)\n",
+        ModuleNotFoundError,
+        ModuleNotFoundError,
+    ),
+    "wrapped": (
+        "import signal\ndef call(problem, config, inputs):\n    try:\n        signal.raise_signal(signal.SIGUSR1)\n"
+        "    except TypeError as error:\n        raise ValueError('wrapped') from error\n",
+        TypeError,
+        ValueError,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", INTERRUPTED)
+def test_a_handlers_error_passes_by_every_way_of_a_kernel_that_fails(installed, way):
+    code, error, passes = INTERRUPTED[way]
+
+    def handler(number, frame):
+        raise error("stop")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    installed(code, f"calls_that_are_interrupted_as_{way}")
+    try:
+        with pytest.raises(passes):
+            attn_tune.flash_attention(*operands())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 WRONG = {
     "a dict of outputs by name, not a tuple": "return (out, lse)",
     "the output 'out' is missing": "return {'lse': lse}",

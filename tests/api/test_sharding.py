@@ -62,14 +62,15 @@ def test_a_single_head_may_be_sharded_along_a_mesh_axis_of_size_one(kind):
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_a_length_is_whole_along_a_mesh_axis_of_size_one(kind, caplog):
-    mesh = jax.make_mesh((1, 1), ("data", "seq"), axis_types=(kind,) * 2)
+    mesh = jax.make_mesh((1, 1, 1), ("data", "seq", "model"), axis_types=(kind,) * 3)
     x = jax.random.normal(jax.random.key(0), (2, 16, 1, 8))
     want = flash_attention(x, x, x, causal=True)
     specs = {}
     if kind is AxisType.Explicit:
         x = jax.device_put(x, NamedSharding(mesh, P("data", "seq")))
     else:
-        specs = {"mesh": mesh, "in_specs": (P("data", "seq"),) * 3}
+        cut = (P("data", "seq"), P(("data", "model")), P("data"))
+        specs = {"mesh": mesh, "in_specs": cut, "out_specs": P("data", "seq")}
     np.testing.assert_array_equal(jax.jit(lambda x: flash_attention(x, x, x, causal=True, **specs))(x), want)
     assert not caplog.messages
 

@@ -180,6 +180,8 @@ def test_trusted_keys_come_from_files_and_folders_and_nothing_else(tmp_path, key
     assert len(signing.trusted_keys({"XDG_CONFIG_HOME": str(tmp_path / "config")})) == 1
     with pytest.raises(StorageError, match="nowhere"):
         signing.trusted_keys({signing.TRUSTED: str(tmp_path / "nowhere")})
+    (folder / "crlf.pub").write_bytes((folder / "release.pub").read_bytes().replace(b"\n", b"\r\n"))
+    assert signing.trusted_keys({signing.TRUSTED: str(folder / "crlf.pub")}) == signing.trusted_keys(one)
     with pytest.raises(StorageError, match="is a character device"):
         signing.trusted_keys({signing.TRUSTED: os.devnull})
     os.mkfifo(folder / "fifo.pub")

@@ -64,7 +64,7 @@ def fitting_axes(
     sizes: Mapping[str, int],
     wished: Mapping[str, list[tuple[str, ...]]],
 ) -> Axes:
-    """The axes to cut by: of each letter's wishes the first that is not empty, as far as it divides evenly.
+    """The axes to cut by: of each letter's wishes the first that cuts anything, as far as it divides evenly.
 
     Args:
       mesh: the sizes of the mesh axes.
@@ -76,6 +76,8 @@ def fitting_axes(
         taken = {name for names in of.values() for name in names}
         group = call.groups.get(letter)
         wishes = wished.get(letter, []) + (wished.get(group, []) if group else [])
+        # An axis of size 1 cuts nothing, and is no reason to gather what another one cuts.
+        wishes.sort(key=lambda names: ways(mesh, names) == 1)
         names = tuple(name for name in next(filter(None, wishes), ()) if name not in taken)
         if group is None:
             of[letter] = _dividing(mesh, names, sizes[letter])

@@ -74,7 +74,7 @@ def sharded(
         # A mesh axis of size 1 is welcome on any dimension.
         wanted = spec_of(call.letters[name], (2,) * len(out.shape), axes)
         given = _padded(out_specs, "out_specs", len(out.shape))
-        if _named(given) != _named(wanted):
+        if _cuts(mesh, given) != _cuts(mesh, wanted):
             raise UsageError(f"out_specs must be that of the operands, {wanted} for {name}, got {out_specs}")
     return _mapped(call, run, problem, inputs, mesh, axes)
 
@@ -210,8 +210,9 @@ def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence
         for letter, entry in zip(letters, padded, strict=True):
             if letter not in call.cut_letters:
                 _check_whole(call, mesh, public, letter, entry)
-            elif entries.setdefault(letter, (public, entry))[1] != entry:
-                other, first = entries[letter]
+                continue
+            other, first = entries.setdefault(letter, (public, entry))
+            if _cuts(mesh, (first,)) != _cuts(mesh, (entry,)):
                 raise UsageError(
                     f"{other} and {public} must be sharded alike along the {call.word(letter)}, "
                     f"got {first!r} and {entry!r}"
@@ -219,7 +220,8 @@ def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence
     sizes, of = call.sizes(operands), {letter: entry for letter, (_, entry) in entries.items()}
     for letter, group in call.groups.items():
         # Without its own share of the groups a shard would count its entries from the wrong group.
-        if of[letter] != of[group] and not (of[group] is None and sizes[group] == 1):
+        alike = _cuts(mesh, (of[letter],)) == _cuts(mesh, (of[group],))
+        if not alike and not (of[group] is None and sizes[group] == 1):
             raise UnsupportedError(
                 f"{call.word(letter)} are sharded along {of[letter]!r} and {call.word(group)} along {of[group]!r}; "
                 f"they must be the same (only a single one of the {call.word(group)} may stay whole)"
@@ -247,8 +249,9 @@ def _padded(spec: PartitionSpec | None, name: str, rank: int) -> tuple[Any, ...]
     return entries + (None,) * (rank - len(entries))
 
 
-def _named(spec: Iterable[Any]) -> list[tuple[str, ...]]:
-    return [names_of(entry) for entry in spec]
+def _cuts(mesh: Mesh, spec: Iterable[Any]) -> list[tuple[str, ...]]:
+    """The mesh axes of each entry of a spec, but for those of size 1 (and unknown ones, which are refused by name)."""
+    return [tuple(name for name in names_of(entry) if mesh.shape.get(name) != 1) for entry in spec]
 
 
 def _axis_size(mesh: Mesh, axis: Any) -> int:
