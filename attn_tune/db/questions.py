@@ -49,8 +49,9 @@ FROM trial GROUP BY kernel ORDER BY coalesce(compile_s, 0) + coalesce(prove_s, 0
         title="How noisy are the times?",
         note="By config; the view has one row a sample",
         sql="""\
-SELECT kernel, stage, config, count(*) AS samples, avg(us) AS mean_us, max(us) / min(us) AS spread
-FROM samples GROUP BY kernel, stage, signature, config ORDER BY spread DESC LIMIT 20;
+SELECT kernel, direction, stage, config, count(*) AS samples, avg(us) AS mean_us, max(us) / min(us) AS spread,
+       signature, device
+FROM samples GROUP BY kernel, direction, stage, config, signature, device ORDER BY spread DESC LIMIT 20;
 """,
     ),
     "rivals": Question(

@@ -242,4 +242,4 @@ def test_a_database_without_decisions_is_no_side(labs, tmp_path):
     Database.open(tmp_path / "empty.db", create=True).close()
     assert run(tmp_path / "empty.db", tmp_path / "empty.db").exit_code == 3
     result = run(labs[0], tmp_path / "empty.db")
-    assert (result.exit_code, "no device" in result.stderr) == (3, True)
+    assert (result.exit_code, "no decision that was asked for" in result.stderr) == (3, True)

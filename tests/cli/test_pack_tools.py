@@ -113,6 +113,15 @@ def test_verify_has_a_field_for_each_thing(pack, tmp_path):
     assert "signed by é.pem" in run("pack", "verify", pack, "--trusted-keys", tmp_path / "é.pem.pub").stdout
 
 
+def test_verify_of_several_packs_looks_at_all_though_one_is_not_there(pack):
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.write_bytes(data)
+    result = run("pack", "verify", "nowhere", pack, "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, [one["exit_code"] for one in found["packs"]]) == (5, [4, 5])
+
+
 def test_verify_signs_and_trust(pack, tmp_path):
     key = tmp_path / "release.pem"
     assert "not signed" in run("pack", "verify", pack).stdout

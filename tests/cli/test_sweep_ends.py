@@ -85,9 +85,6 @@ def sweep(tmp_path, *words):
 
 
 def test_a_stop_separates_cases_that_were_begun_from_the_rest(worker, tmp_path):
-    import os
-    import signal
-
     worker.settings = {
         "status": Status.INCORRECT,
         "after": lambda count: os.kill(os.getpid(), signal.SIGINT),
@@ -100,6 +97,13 @@ def test_a_stop_separates_cases_that_were_begun_from_the_rest(worker, tmp_path):
     worker.settings = {}
     done = json.loads(sweep(tmp_path, "-g", SIGNATURE, "-g", LONGER, "--json").stdout)
     assert (done["not_finished"], done["not_started"], done["without_valid_config"]) == ([], [], [])
+
+
+def test_a_case_that_a_stop_leaves_without_its_final_is_not_finished(worker, tmp_path):
+    worker.settings = {"after": lambda count: os.kill(os.getpid(), signal.SIGINT)}
+    stopped = json.loads(sweep(tmp_path, "-g", SIGNATURE, "-d", "fwd", "--json").stdout)
+    assert [decision["rule"] for decision in stopped["decisions"]] == ["search"]
+    assert len(stopped["not_finished"]) == 1
 
 
 def test_a_case_that_ran_and_has_no_valid_config_is_not_called_unstarted(worker, tmp_path):

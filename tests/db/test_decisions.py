@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from attn_tune.db import Database, RecordedTrial, decide
 from attn_tune.schema import OutputError, Rule, Status
+from attn_tune.schema.decision import Proof
 from attn_tune.schema.trial import twin_round
 from tests.db.facts import ENVIRONMENT, NEWER, begin, make_signature, make_trial
 
@@ -273,6 +274,11 @@ def test_a_config_that_was_refused_for_its_bits_needs_a_newer_trial():
 def test_a_decision_says_the_most_feature_problems_that_its_config_passed():
     found = [final(OTHER, 200_000, round_id=f"r{i}", features=features) for i, features in enumerate((None, 0, 7))]
     assert [winner(found[:count]).features for count in (1, 2, 3)] == [None, 0, 7]
+
+
+def test_a_config_that_never_came_to_a_final_has_passed_no_feature_problem():
+    searched = winner([final(OTHER, 200_000, round_id="", features=None), final(HEURISTIC, 210_000, round_id="")])
+    assert (searched.rule, searched.features, searched.proof) == (Rule.SEARCH, 0, Proof.UNPROVEN)
 
 
 def test_decisions_survive_the_database(tmp_path):

@@ -55,7 +55,7 @@ def test_predictions_and_shortages_come_back_and_decide_nothing(tmp_path):
 def test_a_pack_holds_predictions_only_when_they_are_allowed(tmp_path):
     trials = (predicted(128, 4_000_000, is_heuristic=True), predicted(1024, 1_000_000))
     with open_with(tmp_path / "lab.db", *trials) as database:
-        with pytest.raises(NoDataError):
+        with pytest.raises(NoDataError, match="only predictions for everything; --allow-predicted"):
             export_pack(database, tmp_path / "none", name="none", version="1")
         export_pack(database, tmp_path / "pack", name="pack", version="1", allow_predicted=True)
     (row,) = read_pack(tmp_path / "pack").rows

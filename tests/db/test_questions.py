@@ -100,6 +100,18 @@ def test_noise_is_the_spread_of_the_samples_of_a_config(raw):
     assert {r["spread"] for r in rest} == {1.0}
 
 
+def test_a_direction_is_no_noise_of_the_other(tmp_path):
+    with Database.open(tmp_path / "lab.db", create=True) as database:
+        run = begin(database)
+        for direction, ns in (("fwd", 10_000), ("bwd", 40_000)):
+            database.record(run, make_trial(FAST, (ns,) * 4, direction=direction))
+    with sqlite3.connect(tmp_path / "lab.db") as connection:
+        connection.row_factory = sqlite3.Row
+        rows = ask(connection, "noisy")
+    connection.close()
+    assert {(r["direction"], r["samples"], r["spread"]) for r in rows} == {("fwd", 4, 1.0), ("bwd", 4, 1.0)}
+
+
 def test_each_winner_stands_beside_the_kernels_that_it_beats(raw):
     assert ask(raw, "beats whom") == [
         {

@@ -128,7 +128,7 @@ def _differs(found: "SidesCompared", what: FailOn, margin: float) -> bool:
 def _devices(side: "Side") -> str:
     """The devices of a side, with the digests that tell equal names apart."""
     found = dict.fromkeys(f"{d.device} ({d.device.digest})" for d in side.decisions)
-    return f"{side.name} is of {', '.join(found) or 'no device'}"
+    return f"{side.name} is of {', '.join(found)}" if found else f"{side.name} has no decision that was asked for"
 
 
 def _row(row: "Compared") -> dict[str, Any]:

@@ -17,9 +17,7 @@ from attn_tune.schema.words import counted
 
 
 def command(
-    paths: list[Path] = options.argument(
-        "PACK", "Folders, .atpack files, or names as doctor prints them.", parser=pack_path
-    ),
+    paths: list[str] = options.argument("PACK", "Folders, .atpack files, or names as doctor prints them."),
     signed: bool = options.flag("--signed", "Also require the signature of a trusted key."),
     trusted_keys: Path | None = options.option(
         None,
@@ -34,8 +32,10 @@ def command(
     environ = {**os.environ, TRUSTED: str(trusted_keys)} if trusted_keys else os.environ
     results: list[dict[str, Any]] = []
     errors: list[AttnTuneError] = []
-    for path in paths:
+    for text in paths:
+        path: str | Path = text
         try:
+            path = pack_path(text)
             results.append({"path": str(path), "error": "", "exit_code": 0, **_verify(path, signed, environ)})
         except AttnTuneError as error:
             results.append({"path": str(path), "error": str(error), "exit_code": error.exit_code})

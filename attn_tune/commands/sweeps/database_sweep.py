@@ -11,7 +11,7 @@ from attn_tune.commands.shared import output, selection
 from attn_tune.commands.shared.cases import Cases, Search
 from attn_tune.commands.shared.database import open_lab
 from attn_tune.commands.sweeps.heartbeat import beating
-from attn_tune.schema import Decision, Device, Environment, Signature, Stage, Status, Trial
+from attn_tune.schema import Decision, Device, Environment, Rule, Signature, Stage, Status, Trial
 from attn_tune.schema.conditions import SHARED_HOST, Conditions
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class SweepOutcome:
       trials: the number of trials of this run.
       without: labels of cases that have no valid config.
       unsupported: labels of cases that none of the kernels supports.
-      unfinished: labels of cases without a decision that were begun.
+      unfinished: labels of cases that were begun and have no decision, or one of a search without its final.
       not_started: labels of cases without a decision that were not begun.
     """
 
@@ -252,7 +252,8 @@ def run_sweep(
             follow=follow,
         )
         decisions = tuple(_decide(database, plan))
-    decided = {(d.signature, d.direction) for d in decisions}
+    # Of a sweep that ended before its time what a search alone has decided waits for its final.
+    decided = {(d.signature, d.direction) for d in decisions if run.ending == "finished" or d.rule is not Rule.SEARCH}
     fates: dict[str, tuple[str, ...]] = {}
     for one in plan.cases:
         case = one.case

@@ -83,9 +83,13 @@ class Candidate:
 
     @property
     def features(self) -> int | None:
-        """The most feature problems that a trial of it passed; None where that is unknown."""
+        """The most feature problems that a trial of it passed; None where that is unknown.
+
+        They are run for configs that come to finals: one that never did has passed none.
+        """
         passed = (m.trial.features for m in self.measured)
-        return max((count for count in passed if count is not None), default=None)
+        unknown = None if any(m.round_id for m in self.measured) else 0
+        return max((count for count in passed if count is not None), default=unknown)
 
 
 def decide(trials: Iterable[RecordedTrial]) -> tuple[Decision, ...]:

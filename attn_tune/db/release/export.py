@@ -35,7 +35,7 @@ from attn_tune.packs.writer import (
     write_pack,
 )
 from attn_tune.runtime.overrides.active import Overrides, files_in_force
-from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, Rule, UsageError
+from attn_tune.schema import Decision, GateError, IntegrityError, NoDataError, Rule, Status, UsageError
 from attn_tune.schema.words import counted
 
 SHOWN = 20
@@ -202,6 +202,8 @@ def _failures(database: Database, selection: Selection) -> str:
             "tried with a newer one is not; mend it, or go back and sweep again with --no-resume"
         )
     tried = [one.trial for one in asked if one.trial.status.was_tried]
+    if not tried and any(one.trial.status is Status.PREDICTED for one in asked):
+        return f"only predictions for {selection}; --allow-predicted ships them"
     if not tried or any(t.status.is_measured for t in tried):
         return f"no decision for {selection}; sweep first, or ask for less"
     counts = ", ".join(f"{count} {status}" for status, count in Counter(t.status for t in tried).most_common())

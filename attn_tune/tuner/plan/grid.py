@@ -243,6 +243,8 @@ def _layers(path: Path, data: Mapping[str, Any], lengths: Sequence[str]) -> list
         source = _text(table, layer, "source", default=_text(where, data, "source", default=""))
         op = _op(table, _text(table, layer, "op", default=_text(where, data, "op", default="")))
         suffixes = _texts(table, layer if "workloads" in layer else data, "workloads")
+        if suffixes and all(field.name != WORKLOAD for field in op.fields):
+            raise UsageError(f"{table}: {op.name} has no workloads: take the key 'workloads' out")
         variants = [(f"/{word}", {WORKLOAD: word}) for word in suffixes] or [("", {})]
         if _has_own_lengths(table, op, fields):
             sizes = [("", {})] if not lengths or has_lengths(op.axes, fields, lengths) else []
@@ -298,14 +300,7 @@ def _values(table: str, op: Op, lengths: Lengths) -> dict[str, int]:
         raise UsageError(f"{table}: {error}") from None
 
 
-def _point(
-    table: str,
-    name: str,
-    op: Op,
-    values: dict[str, Any],
-    source: str,
-    layer: Mapping[str, Any],
-) -> GridPoint:
+def _point(table: str, name: str, op: Op, values: dict[str, Any], source: str, layer: Mapping[str, Any]) -> GridPoint:
     directions = _texts(table, layer, "directions")
     for direction in directions:
         if direction not in op.directions:

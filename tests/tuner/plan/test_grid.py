@@ -337,6 +337,7 @@ def test_a_byte_order_mark_before_a_file_is_no_fault(tmp_path: Path):
         (GOOD.replace("op = 'flash_attention'\n", ""), r"\[\[layer\]\] 1: key 'op' is missing"),
         (GOOD + "directions = ['step']\n", "unknown direction of flash_attention 'step'"),
         (GOOD + "workload = 'eq'\n", r"\[\[layer\]\] 1: unknown key 'workload'"),
+        (GOOD + "workloads = ['eq']\n", r"\[\[layer\]\] 1: .* has no workloads: take the key 'workloads' out"),
         (
             "summary = 's'\ninclude = ['lama3-8b']\n",
             "key 'include': unknown grid 'lama3-8b'; did you mean",
