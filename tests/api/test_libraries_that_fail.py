@@ -13,6 +13,7 @@ import attn_tune
 from attn_tune.api.declaration import OutputsError
 from attn_tune.runtime.lookup import dispatch
 from attn_tune.runtime.lookup.question import failed_configs, left_out
+from attn_tune.schema.signals import is_of_handler
 from tests.kernels.test_installed import COPY, SIGNATURE, install, site
 
 __all__ = ["site"]
@@ -114,6 +115,26 @@ def test_what_a_signal_handler_raises_is_not_the_kernels_error(installed, error,
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert raised.value is error
+
+
+def test_a_handler_may_delete_its_arguments_and_an_error_may_be_its_own_cause(installed):
+    def handler(number, frame):
+        del number, frame
+        raise SystemExit(7)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    installed(
+        "import signal\ndef call(problem, config, inputs):\n    signal.raise_signal(signal.SIGUSR1)\n",
+        "calls_that_are_interrupted_by_one_that_deletes",
+    )
+    try:
+        with pytest.raises(SystemExit):
+            attn_tune.flash_attention(*operands())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    error = TypeError("its own cause")
+    error.__cause__ = error
+    assert not is_of_handler(error)
 
 
 INTERRUPTED = {

@@ -75,6 +75,20 @@ def test_a_length_is_whole_along_a_mesh_axis_of_size_one(kind, caplog):
     assert not caplog.messages
 
 
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (4, 4), (2, 1)])
+@pytest.mark.parametrize("cut", [(P("data", None, "model"), P("data")), (P(), P("data", None, "model"))])
+def test_heads_and_key_heads_may_differ_by_a_mesh_axis_of_size_one(heads, kv_heads, cut):
+    mesh = jax.make_mesh((1, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    q, *kv = (jax.random.normal(jax.random.key(i), (2, 16, n, 8)) for i, n in enumerate((heads, kv_heads, kv_heads)))
+
+    def total(*arrays, **how):
+        return (flash_attention(*arrays, causal=True, **how) ** 2).sum()
+
+    want = jax.value_and_grad(total, (0, 1, 2))(q, *kv)
+    got = jax.value_and_grad(lambda *x: total(*x, mesh=mesh, in_specs=(cut[0], cut[1], cut[1])), (0, 1, 2))(q, *kv)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, want)
+
+
 @pytest.mark.parametrize("shared", ["sinks", "bias", "key heads"])
 def test_arrays_that_devices_share_in_two_shard_maps_are_refused(shared):
     # The gradient of sinks was that of one shard of the outer one.

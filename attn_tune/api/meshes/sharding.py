@@ -3,7 +3,7 @@
 The mesh is the caller's (``mesh=``), or that of the operands' types, where these say how an array is sharded.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -74,7 +74,7 @@ def sharded(
         # A mesh axis of size 1 is welcome on any dimension.
         wanted = spec_of(call.letters[name], (2,) * len(out.shape), axes)
         given = _padded(out_specs, "out_specs", len(out.shape))
-        if _cuts(mesh, given) != _cuts(mesh, wanted):
+        if [_cut(mesh, entry) for entry in given] != [_cut(mesh, entry) for entry in wanted]:
             raise UsageError(f"out_specs must be that of the operands, {wanted} for {name}, got {out_specs}")
     return _mapped(call, run, problem, inputs, mesh, axes)
 
@@ -212,27 +212,33 @@ def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence
                 _check_whole(call, mesh, public, letter, entry)
                 continue
             other, first = entries.setdefault(letter, (public, entry))
-            if _cuts(mesh, (first,)) != _cuts(mesh, (entry,)):
+            if first == entry:
+                continue
+            entries[letter] = other, _cut(mesh, first)
+            if _cut(mesh, first) != _cut(mesh, entry):
                 raise UsageError(
                     f"{other} and {public} must be sharded alike along the {call.word(letter)}, "
                     f"got {first!r} and {entry!r}"
                 )
-    sizes, of = call.sizes(operands), {letter: entry for letter, (_, entry) in entries.items()}
+    sizes, of = call.sizes(operands), {letter: names_of(entry) for letter, (_, entry) in entries.items()}
+    if any(of[letter] != of[group] for letter, group in call.groups.items()):
+        of = {letter: _cut(mesh, names) for letter, names in of.items()}
     for letter, group in call.groups.items():
         # Without its own share of the groups a shard would count its entries from the wrong group.
-        alike = _cuts(mesh, (of[letter],)) == _cuts(mesh, (of[group],))
-        if not alike and not (of[group] is None and sizes[group] == 1):
+        if of[letter] != of[group] and (of[group] or sizes[group] > 1):
             raise UnsupportedError(
-                f"{call.word(letter)} are sharded along {of[letter]!r} and {call.word(group)} along {of[group]!r}; "
-                f"they must be the same (only a single one of the {call.word(group)} may stay whole)"
+                f"{call.word(letter)} are sharded along {_shown(of[letter])} and {call.word(group)} along "
+                f"{_shown(of[group])}; they must be the same "
+                f"(only a single one of the {call.word(group)} may stay whole)"
             )
     for letter in call.cut_letters:
         parts = _axis_size(mesh, of[letter])
         if sizes[letter] % parts:
             raise UsageError(
-                f"{call.word(letter)} ({sizes[letter]}) cannot be split {parts} ways along mesh axis {of[letter]!r}"
+                f"{call.word(letter)} ({sizes[letter]}) cannot be split {parts} ways along mesh axis "
+                f"{_shown(of[letter])}"
             )
-    return axes_by_letter(call, {letter: names_of(of[letter]) for letter in call.cut_letters}, sizes)
+    return axes_by_letter(call, {letter: of[letter] for letter in call.cut_letters}, sizes)
 
 
 def _check_whole(call: Call, mesh: Mesh, public: str, letter: str, entry: Any) -> None:
@@ -249,9 +255,14 @@ def _padded(spec: PartitionSpec | None, name: str, rank: int) -> tuple[Any, ...]
     return entries + (None,) * (rank - len(entries))
 
 
-def _cuts(mesh: Mesh, spec: Iterable[Any]) -> list[tuple[str, ...]]:
-    """The mesh axes of each entry of a spec, but for those of size 1 (and unknown ones, which are refused by name)."""
-    return [tuple(name for name in names_of(entry) if mesh.shape.get(name) != 1) for entry in spec]
+def _cut(mesh: Mesh, entry: Any) -> tuple[str, ...]:
+    """The mesh axes of an entry of a spec, but for those of size 1. Unknown ones are among them."""
+    return tuple(name for name in names_of(entry) if mesh.shape.get(name) != 1)
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    """Mesh axes as a spec has them."""
+    return repr(names[0] if len(names) == 1 else names or None)
 
 
 def _axis_size(mesh: Mesh, axis: Any) -> int:

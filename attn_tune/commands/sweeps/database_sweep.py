@@ -100,7 +100,7 @@ class SweepOutcome:
       without: labels of cases that have no valid config.
       unsupported: labels of cases that none of the kernels supports.
       unfinished: labels of cases that were begun and have no decision, or one of a search without its final.
-      not_started: labels of cases without a decision that were not begun.
+      not_started: labels of cases that were not begun, likewise.
     """
 
     ending: str
@@ -252,12 +252,14 @@ def run_sweep(
             follow=follow,
         )
         decisions = tuple(_decide(database, plan))
+    decided = {(d.signature, d.direction) for d in decisions}
     # Of a sweep that ended before its time what a search alone has decided waits for its final.
-    decided = {(d.signature, d.direction) for d in decisions if run.ending == "finished" or d.rule is not Rule.SEARCH}
+    searched = {(d.signature, d.direction) for d in decisions if d.rule is Rule.SEARCH and run.ending != "finished"}
     fates: dict[str, tuple[str, ...]] = {}
     for one in plan.cases:
         case = one.case
-        if (case.signature, case.direction) in decided:
+        key = case.signature, case.direction
+        if key in decided and (key not in searched or case in settled or one.is_idle):
             continue
         # A case in which nothing can run, or nothing is left to run, is never begun.
         if all(kernel.refusal is Status.UNSUPPORTED for kernel in one.kernels):
