@@ -204,14 +204,11 @@ def _checked(kernel: Callable, call: Call, name: str) -> Callable:
             # Of kernels, most of which are not ours, the caller's strictness is not the measure.
             with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
                 made = kernel(problem, config, inputs)
-        except SystemExit as error:
-            if is_of_handler(error):
-                raise
-            raise _KernelError(RuntimeError(f"it called exit({error.code})")) from error
-        except _ERRORS_OF_CODE as error:
+        except (SystemExit, *_ERRORS_OF_CODE) as error:
             if is_of_handler(error) or (isinstance(error, AttnTuneError) and not isinstance(error, UnsupportedError)):
                 raise
-            raise _KernelError(error) from error
+            is_exit = isinstance(error, SystemExit)
+            raise _KernelError(RuntimeError(f"it called exit({error.code})") if is_exit else error) from error
         return call.checked(name, problem, inputs, made)
 
     return checked

@@ -14,5 +14,5 @@ def is_stale(kernel_id: str, measured: Environment) -> bool | None:
     spec = find_kernel(kernel_id)
     if spec is None or not all(map(library_version, spec.libraries)):
         return None
-    here = spec.environment(measured).source_hash
-    return not here or current_digest(measured.source_hash) != here
+    installed = spec.environment(measured).source_hash
+    return not installed or current_digest(measured.source_hash) != installed

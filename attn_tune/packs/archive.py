@@ -18,6 +18,7 @@ from pathlib import Path
 
 from attn_tune.packs.plain_files import status_of_plain
 from attn_tune.schema.errors import IntegrityError, StorageError, short
+from attn_tune.schema.words import printable
 
 SUFFIX = ".atpack"
 SUMS = "SHA256SUMS"
@@ -103,8 +104,8 @@ def brief(path: str | os.PathLike[str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """``text`` with all that does not print as escapes, ends of lines among it."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    """``printable`` text, whose tabs and ends of lines are escapes too."""
+    return printable(text).replace("\t", "\\t").replace("\n", "\\n")
 
 
 @contextlib.contextmanager

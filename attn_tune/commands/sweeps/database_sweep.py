@@ -254,12 +254,12 @@ def run_sweep(
         decisions = tuple(_decide(database, plan))
     decided = {(d.signature, d.direction) for d in decisions}
     # Of a sweep that ended before its time what a search alone has decided waits for its final.
-    searched = {(d.signature, d.direction) for d in decisions if d.rule is Rule.SEARCH and run.ending != "finished"}
+    waiting = {(d.signature, d.direction) for d in decisions if d.rule is Rule.SEARCH and run.ending != "finished"}
     fates: dict[str, tuple[str, ...]] = {}
     for one in plan.cases:
         case = one.case
         key = case.signature, case.direction
-        if key in decided and (key not in searched or case in settled or one.is_idle):
+        if key in decided and (key not in waiting or case in settled or one.is_idle):
             continue
         # A case in which nothing can run, or nothing is left to run, is never begun.
         if all(kernel.refusal is Status.UNSUPPORTED for kernel in one.kernels):
