@@ -32,6 +32,9 @@ from attn_tune.ops.gated_delta_rule.problem import NAME, Problem
 _SHORT = 8192
 # What decoding is held against.
 COPY = "a copy of the states"
+# Decoding, one state after the other: each call also writes back what the one before it left in the cache.
+_LAYERS = 8
+IN_TURN = f"one of {_LAYERS} calls in turn"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -218,11 +221,14 @@ def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) 
     del exact, plain, hard
     if problem.length == 1:
         ready.entries[COPY] = copy_of(inputs.initial_state)
+        ready.entries[IN_TURN] = _in_turn(problem, inputs)
     rivals = {}
     if args.fla and importlib.util.find_spec("fla"):
         rivals["fla"] = functools.partial(_fla, problem, direction, args.rounds)
     times = timed(name, ready, args.rounds, rivals, seconds=8.0)
     us = times["us"]
+    if IN_TURN in us:
+        us[IN_TURN] = round(us[IN_TURN] / _LAYERS, 2)
     print(f"\n{name}  ({time.monotonic() - begin:.0f} s)", flush=True)
     for peer in sorted(us, key=us.__getitem__):
         print(f"  {us[peer]:10.1f} us  error {errors.get(peer, '-')}  {peer}", flush=True)
@@ -238,6 +244,19 @@ def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) 
         "error_ratio": errors,
         "cannot": times["cannot"],
     }
+
+
+def _in_turn(problem: Problem, inputs: Any) -> Any:
+    """Calls of the untuned ``triton_steps`` on states of their own, in one program."""
+    import jax
+
+    from attn_tune.devices.identity import current_device
+    from attn_tune.kernels.registry import get_kernel
+
+    search = get_kernel(f"{NAME}/triton_steps").searches["fwd"]
+    call = _call("triton_steps", problem, "fwd", search.heuristic(problem, current_device()))
+    layers = [inputs._replace(initial_state=inputs.initial_state + i) for i in range(_LAYERS)]
+    return functools.partial(jax.jit(lambda layers: [call(one) for one in layers]).lower(layers).compile(), layers)
 
 
 def _hopper_launches(problem: Problem, direction: str, config: Any, inputs: Any) -> dict[str, Any]:

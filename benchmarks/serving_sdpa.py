@@ -44,7 +44,7 @@ def calls(case: Case, q: Any, k: Any, v: Any) -> dict[str, Callable[[], Any] | s
 
 def _masked(case: Case) -> bool:
     """Whether a query of the case does not see all keys of its sequence."""
-    return case.new[0] > 1 and getattr(case.problem, "causal", True)
+    return bool(case.new[0] > 1 and getattr(case.problem, "causal", True))
 
 
 def _lacks(case: Case) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -72,6 +73,9 @@ CACHES = {
     "float8": "float8, pages of 64",
     "uneven": "uneven lengths (`exp`)",
     "half": "half of the heads",
+    "int8": "int8, scales of tokens",
+    "uni": "uneven lengths (`uni`)",
+    "one": "one long sequence (`one`)",
 }
 
 
@@ -81,7 +85,7 @@ def decoding() -> str:
 
     table = []
     for row in _rows("serving"):
-        cache, size = row["point"].partition(".")[2].split("/")
+        cache, size = re.split("[/-]", row["point"].partition(".")[2], maxsplit=1)
         times = (f"{us[name]:.1f}" if name in us else "" for us in [row["us"]] for name in _BESIDE)
         table.append([CACHES[cache], size, f"{row['us']['auto']:.1f}", f"{row['tb_s']['auto']:.2f}", *times])
     names = ["cache", "batch x new x length", "here", "TB/s", "cuDNN paged", "cuDNN, contiguous", "read"]

@@ -136,7 +136,7 @@ class Protocol:
     Attributes:
       timer: ``"cupti"``, ``"xplane"`` or ``"host"``.
       warmup: runs before the first sample.
-      flush_l2: whether the last-level cache was overwritten before each sample.
+      flush_l2: whether other data was read into the last-level cache before each sample.
       calls_per_sample: launches that are averaged into one sample.
       interleaved: whether other configs were measured in turns with this one.
     """

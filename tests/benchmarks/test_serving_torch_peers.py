@@ -51,17 +51,21 @@ def test_join_averages_speeds_geometrically_over_points_of_both_files():
 
 def test_recorded_peers_are_right_and_cudnn_takes_as_long_in_both_processes():
     records = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "h200"
-    ours, theirs = (
+    serving, ragged, theirs = (
         {row["point"]: row for row in json.loads((records / name).read_text())["rows"]}
-        for name in ("serving.json", "serving_torch.json")
+        for name in ("serving.json", "ragged.json", "serving_torch.json")
     )
     assert all(ratio <= 1 for row in theirs.values() for ratio in row["error_ratio"].values())
-    common = [point for point in theirs if point in ours and "page64/" in point]
-    assert len(common) == 6
+    ours = {
+        point: row["us"]["cudnn_contiguous"]
+        for point, row in (serving | ragged).items()
+        if row["us"].get("cudnn_contiguous")
+    }
+    common = [point for point, row in theirs.items() if point in ours and "sdpa_cudnn_contiguous" in row["us"]]
+    assert len(common) >= 2
     for point in common:
-        ratio = theirs[point]["us"]["sdpa_cudnn_contiguous"] / ours[point]["us"]["cudnn_contiguous"]
         # The same library measured by two processes: a timer that counts anything else shows here.
-        assert 0.95 < ratio < 1.05
+        assert 0.95 < theirs[point]["us"]["sdpa_cudnn_contiguous"] / ours[point] < 1.05
 
 
 def test_join_makes_a_table_for_each_grid_with_the_peers_of_its_own():

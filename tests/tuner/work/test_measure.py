@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 
 from attn_tune.schema.conditions import Reading
+from attn_tune.schema.device import Device
 from attn_tune.tuner.protocol import MeasurePolicy
 from attn_tune.tuner.work.gpu_state import nothing
-from attn_tune.tuner.work.measure import measure, order_of_round, race
+from attn_tune.tuner.work.measure import make_flush, measure, order_of_round, race
 from tests.patience import PATIENCE_S
 
 
@@ -150,3 +151,17 @@ def test_short_host_calls_are_repeated():
     result = measure(Timed(5), timer=Wanting(), policy=POLICY)
     assert result.protocol.calls_per_sample > 1
     assert math.isfinite(result.median_ns)
+
+
+def test_the_flush_reads_twice_the_cache_and_writes_next_to_nothing():
+    """Lines that it wrote would be written back while the next kernel runs, and count as that kernel's time."""
+    flush = make_flush(Device(platform="cuda", family="sm_90", variant="nvidia-h200", l2_bytes=2**20))
+    memory = flush.func.memory_analysis()
+    assert memory.argument_size_in_bytes == 2 * 2**20
+    assert memory.output_size_in_bytes <= 8
+    assert memory.alias_size_in_bytes == 0
+    assert flush().nbytes == 4
+
+
+def test_a_processor_has_no_flush():
+    assert make_flush(Device(platform="cpu", family="x86_64", variant="any")) is None
