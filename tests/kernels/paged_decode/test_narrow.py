@@ -42,12 +42,46 @@ def test_sweeps_try_narrow_tiles_of_few_rows_only():
         ({"workload": "exp", "q_len": 2}, NARROW),
         ({"q_len": 3}, 16),
         ({"batch": 1, "kv_len": 1024}, 16),
-        ({"kv_dtype": "same", "kv_scale": "none"}, 16),
+        ({"batch": 8, "kv_dtype": "same", "kv_scale": "none"}, 16),
         ({"page_size": 0}, 16),
     ],
 )
 def test_untuned_tiles_of_codes_are_narrow_where_that_was_faster(changes, rows):
     assert SEARCH.heuristic(dataclasses.replace(CODES, **changes), H200).block_q == rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({}, NARROW),
+        ({"kv_len": 2048}, NARROW),
+        ({"batch": 2}, NARROW),
+        ({"batch": 1, "kv_len": 1024}, 16),
+        ({"q_len": 4, "kv_len": 2048}, 16),
+        ({"page_size": 0, "kv_len": 2048}, 16),
+    ],
+)
+def test_short_sequences_of_few_are_shared_by_clusters(changes, rows):
+    """Those of 16 MB to 64 MB by eight programs of eight rows each, measured on an H200."""
+    config = SEARCH.heuristic(dataclasses.replace(CODES, kv_dtype="same", kv_scale="none", **changes), H200)
+    assert config.block_q == rows
+    assert config.cluster == 8
+
+
+@pytest.mark.parametrize("changes", [{"batch": 8}, {"kv_len": 8192}, {"workload": "exp"}, {"dtype": "float32"}])
+def test_other_sequences_are_not_shared_by_clusters(changes):
+    plain = dataclasses.replace(CODES, kv_dtype="same", kv_scale="none", **changes)
+    assert SEARCH.heuristic(plain, H200).cluster is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_len", "knobs"), [(64, 2048, (2, 2)), (128, 2048, (2, 2)), (32, 4096, (4, 5)), (256, 1024, (4, 5))]
+)
+def test_many_programs_share_a_multiprocessor_where_that_was_faster(batch, kv_len, knobs):
+    many = dataclasses.replace(CODES, kv_dtype="same", kv_scale="none", batch=batch, kv_len=kv_len)
+    config = SEARCH.heuristic(many, H200)
+    assert (config.num_warps, config.num_stages) == knobs
+    assert config.num_programs is None
 
 
 def test_a_narrow_config_of_few_rows_is_none_of_many():

@@ -26,6 +26,8 @@ _WANTED, _WANTED_NARROW = 2, 4
 _TRIED = (1, 2, 3, 4, 6, 8)
 # Keys of a program of a cluster, at most: with more, more programs than a cluster has are faster (H200).
 _MOST_KEYS = 256
+# The same of tiles of eight rows over pages, which take 0.90 to 0.99 of the time of wider ones from more than so few.
+_MOST_KEYS_NARROW, _FEW_KEYS = 512, 128
 # Parts of a sequence above which combining them takes longer than one program more a multiprocessor wins (H200).
 _MOST_PARTS = 132
 # Programs of clusters for each multiprocessor, at most.
@@ -34,6 +36,9 @@ _MOST_CLUSTERED = 4
 _ENOUGH = 1.5
 # The same of latents, whose tiles leave room for one program at a time: the last turn must not matter.
 _ENOUGH_LATENT = 6
+# From so many on, with so many keys, programs of fewer stages share a multiprocessor, and one reads while another
+# begins: 64 sequences of 2k keys take 124 us and not 139, 128 of them 247 and not 252 (H200).
+_TURNS, _KEYS_OF_TURNS = 3, 2048
 
 
 def place(problem: Problem, direction: str, device: Device) -> int:
@@ -52,9 +57,8 @@ def heuristic(problem: Problem, device: Device) -> Config:
         wanted = _WANTED_NARROW
     is_even = problem.workload == "eq" or problem.window is not None or problem.batch == 1
     if is_even and problem.batch * lanes(problem, tile) >= enough * units(device):
-        return tile
-    # A cluster takes 6.7 us for 1k float8 keys with sixteen rows, 7.2 with eight (H200).
-    if is_even and (clustered := _clustered(problem, device, wide)) is not None:
+        return _in_turns(problem, device, tile)
+    if is_even and (clustered := _narrow_cluster(problem, device) or _clustered(problem, device, wide)) is not None:
         return clustered
     cut = dataclasses.replace(tile, num_programs=_shared(problem, device, tile, wanted))
     if (cut.num_programs or 0) > _MOST_PARTS * problem.batch:
@@ -83,11 +87,28 @@ def _tile(problem: Problem) -> Config:
 
 def _narrow(problem: Problem, device: Device) -> Config | None:
     """A tile of eight rows for codes in pages, which takes 0.80 to 0.93 of the time of one of sixteen; or None."""
-    is_measured = problem.page_size and max(problem.head_dim, problem.v_head_dim) <= 128
-    is_measured = is_measured and (device.compute_capability or 0) >= OLDEST_WITH_CLUSTERS
-    if problem.cache_dtype not in CODES or not is_measured or not _can_be_narrow(problem):
+    if problem.cache_dtype not in CODES or not _is_narrow_measured(problem, device):
         return None
     return Config(block_q=NARROW, block_k=min(64, block_cap(problem.kv_len)), num_warps=2, num_stages=6)
+
+
+def _in_turns(problem: Problem, device: Device, tile: Config) -> Config:
+    """``tile`` with the stages and warps that let several programs share a multiprocessor, where there are many."""
+    is_plain = problem.cache_dtype not in CODES and problem.layout != LATENT and problem.dtype != "float32"
+    is_measured = is_plain and problem.page_size and tile.block_q == MIN_BLOCK
+    many = problem.batch * lanes(problem, tile) >= _TURNS * units(device) and _most_keys(problem) >= _KEYS_OF_TURNS
+    return dataclasses.replace(tile, num_warps=2, num_stages=2) if is_measured and many else tile
+
+
+def _narrow_cluster(problem: Problem, device: Device) -> Config | None:
+    """The largest cluster of tiles of eight rows over pages; None where wider tiles or more programs are faster."""
+    cluster = max(tried(Config, "cluster"))
+    own = -(-_most_keys(problem) // cluster)
+    if not (_FEW_KEYS < own <= _MOST_KEYS_NARROW and _is_narrow_measured(problem, device)):
+        return None
+    config = Config(block_q=NARROW, block_k=64, num_warps=2, num_stages=5, cluster=cluster)
+    is_small = problem.batch * lanes(problem, config) * cluster <= _WANTED * units(device)
+    return config if is_small and fits(problem, device, config) else None
 
 
 def _clustered(problem: Problem, device: Device, tile: Config) -> Config | None:
@@ -152,6 +173,12 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
                 is_useful = clusters * cluster <= _MOST_CLUSTERED * units(device) and cluster * block_k <= 2 * keys
                 if is_useful and keys <= 2 * _MOST_KEYS * cluster:
                     yield dataclasses.replace(tile, cluster=cluster)
+
+
+def _is_narrow_measured(problem: Problem, device: Device) -> bool:
+    is_usual = problem.page_size and max(problem.head_dim, problem.v_head_dim) <= 128 and problem.dtype != "float32"
+    is_new = (device.compute_capability or 0) >= OLDEST_WITH_CLUSTERS
+    return bool(is_usual and is_new and _can_be_narrow(problem))
 
 
 def _can_be_narrow(problem: Problem) -> bool:
