@@ -333,8 +333,11 @@ class Op:
           UsageError: the text is malformed or of another op or contract version.
         """
         head = text.split(maxsplit=1)[0] if "=" in text else ""
-        if "/v" in head and head != f"{self.name}/v{self.version}":
-            raise UsageError(f"signature {text!r} is not of {self.name}/v{self.version}")
+        own = f"{self.name}/v{self.version}"
+        if "/v" in head and head != own:
+            raise UsageError(f"signature {text!r} is not of {own}")
+        if "=" in head:
+            raise UsageError(f"signature {text!r} must start with {own}")
         return Signature.parse(text, self.fields)
 
     def place(self, spec: Any, problem: Any, direction: str, device: Any) -> int:

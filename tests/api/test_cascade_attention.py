@@ -161,7 +161,7 @@ def plain():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"query": jnp.zeros((5, 4, 16))}, "query has 5 sequences and kv_lens 6"),
+        ({"query": jnp.zeros((5, 4, 16))}, "query has a batch of 5 and kv_lens one of 6"),
         ({"query": jnp.zeros((0, 4, 16))}, r"query is empty, its shape is \(0, 4, 16\)"),
         ({"query": jnp.zeros((6, 16))}, r"query must be \[B, N, H\] or \[B, T, N, H\]"),
         ({"query": jnp.zeros((6, 9, 4, 16))}, "query has 9 new tokens"),

@@ -390,7 +390,7 @@ def test_the_largest_of_logits_up_to_two_billion_takes_all_and_up_to_ten_thousan
 def test_a_symbolic_batch_is_refused_by_name():
     (batch,) = jax.export.symbolic_shape("batch")
     arrays = [jax.ShapeDtypeStruct((batch, T, N, H), jnp.float32)] * 3
-    with pytest.raises(UsageError, match=r"\(batch\) must be a positive integer; .* none may be symbolic"):
+    with pytest.raises(UsageError, match=r"batch=batch must be a positive integer; .* none may be symbolic"):
         jax.export.export(jax.jit(flash_attention))(*arrays)
 
 

@@ -136,7 +136,7 @@ def test_no_tokens_leave_the_state_as_it_is():
         ("gla", {"g": jnp.zeros((B, T, N))}, r"g must be float32\[2, 22, 4, 8\], .* and channel of the keys"),
         ("kda", {"beta": jnp.zeros((B, T))}, r"beta must be float32\[2, 22, 4\]"),
         ("kda", {"v": jnp.zeros((B, T, 3, V))}, r"value heads \(3\) must be a multiple of query/key heads \(2\)"),
-        ("head", {"workload": None}, "unknown workload 'None'"),
+        ("head", {"workload": None}, "workload must be one of"),
         ("gla", {"workload": "uni"}, "workload='uni' is a profile of lengths; it needs cu_seqlens"),
     ],
 )

@@ -114,7 +114,7 @@ def test_vmap_folds_into_the_rows():
     ("outs", "lses", "words"),
     [
         (0, 0, "outs must be a list or tuple with an array for each part, got int"),
-        (slice(1), slice(1), "outs has 1 parts; 2 to 4 are merged"),
+        (slice(1), slice(1), "outs must have 2 to 4 parts, got 1"),
         (slice(2), slice(1), "lses has 1 parts and outs 2"),
         (lambda x: x.astype(jnp.int32), slice(2), r"outs\[0\] must have dtype"),
         (lambda x: x[0], slice(2), r"outs\[0\] must be \[tokens, N, V\] or"),

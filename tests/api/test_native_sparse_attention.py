@@ -140,8 +140,10 @@ def test_tokens_before_the_first_of_packed_sequences_are_of_none(call):
 
 def test_numbers_of_64_bits_count_all_entries_and_tokens():
     q, k, v = (x[:1] for x in ARRAYS)
-    many = {"block_counts": np.full((1, T, K), 2**33), "cu_seqlens": np.array([0, 2**33])}
+    many = {"block_counts": np.full((1, T, K), 2**33), "cu_seqlens": jnp.array([0, 2**31 - 1])}
     np.testing.assert_array_equal(SPARSE(q, k, v, chosen()[:1], **many), SPARSE(q, k, v, chosen()[:1]))
+    with pytest.raises(UsageError, match=f"cu_seqlens ends at {2**33}, but there are {T} tokens"):
+        SPARSE(q, k, v, chosen()[:1], cu_seqlens=np.array([0, 2**33]))
 
 
 def test_selection_names_own_near_and_first_blocks_and_those_of_the_highest_shares():

@@ -140,7 +140,7 @@ def test_a_derivative_is_refused_with_the_way_out():
         ({"new_keys": jnp.zeros((7, 5, 2, 16), jnp.bfloat16)}, r"must have the cache's 2 heads of 32"),
         ({"new_values": jnp.zeros((7, 5, 2, 32))}, "must agree in dtype"),
         ({"new_keys": jnp.zeros((7, 5, 2, 32), jnp.int32)}, "new_keys must have dtype"),
-        ({"new_keys": jnp.zeros((6, 5, 2, 32), jnp.bfloat16)}, "new_keys has 6 sequences and kv_lens 7"),
+        ({"new_keys": jnp.zeros((6, 5, 2, 32), jnp.bfloat16)}, "new_keys has a batch of 6 and kv_lens one of 7"),
         ({"new_keys": jnp.zeros((7, 32), jnp.bfloat16)}, r"must be \[B, K, H\] or \[B, T, K, H\]"),
         ({"cu_q_lens": jnp.zeros(8, jnp.int32)}, r"must be \[tokens, K, H\] with cu_q_lens"),
         ({"v_pages": None}, "v_pages is missing"),

@@ -151,6 +151,7 @@ def test_a_derivative_is_refused_with_the_way_out():
         ({"sliding_window": -1}, "sliding_window must be"),
         ({"max_kv_len": 0}, "max_kv_len must be a positive integer"),
         ({"workload": "even"}, "unknown workload 'even'"),
+        ({"workload": None}, "workload must be one of eq, uni, exp, one, got None"),
         ({"platform": "cuda"}, "unknown kernel of paged_decode 'cuda'"),
     ],
 )

@@ -182,7 +182,7 @@ def test_a_derivative_is_refused_with_the_way_out():
         ({"k_scale": 1.0}, "v_scale is missing"),
         ({"platform": "cuda"}, "unknown kernel of ragged_paged 'cuda'"),
         ({"q_scale": 0.5}, "q_scale belongs to a query of float8_e4m3fn or int8, not of bfloat16"),
-        ({"out_dtype": "float16"}, "out_dtype='float16' needs a query of codes; of a bfloat16 query it is bfloat16"),
+        ({"out_dtype": "float16"}, "out_dtype=float16 needs a query of codes; of a bfloat16 query it is bfloat16"),
         ({"query": jnp.zeros((60, 4, 32), jnp.int8)}, "query holds int8 codes and k_pages bfloat16"),
     ],
 )

@@ -90,6 +90,15 @@ def test_an_unproven_row_is_refused_with_the_reason(tmp_path, case):
         export(path, tmp_path / "other", ungated=" ")
 
 
+def test_a_row_without_a_final_is_not_said_to_lack_feature_problems(tmp_path):
+    """They run before a final: the same sweep, run again, does both."""
+    trials = [trial(config, 10**6, round_id="", features=0) for config in (FAST, UNTUNED)]
+    with pytest.raises(GateError) as error:
+        export(lab(tmp_path / "lab.db", trials), tmp_path / "pack")
+    assert "attn-tune sweep goes on with it" in str(error.value)
+    assert "feature problem" not in str(error.value)
+
+
 def test_gradients_pass_when_all_are_there(tmp_path):
     trials = [trial(FAST, 10**6, **BACKWARD), trial(UNTUNED, 2 * 10**6, **BACKWARD)]
     path = lab(tmp_path / "lab.db", trials)

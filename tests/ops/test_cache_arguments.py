@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import attn_tune
-from attn_tune.ops.fields.cache_arguments import check_count, check_ends, check_factors, check_integers, check_window
+from attn_tune.ops.fields.cache_arguments import (
+    check_count,
+    check_ends,
+    check_factors,
+    check_integers,
+    check_window,
+    remedy,
+)
 from attn_tune.schema.errors import UsageError
 
 LARGEST, LEAST = 2**31 - 1, -(2**31)
@@ -38,34 +45,94 @@ def test_a_large_number_of_sequences_is_all_of_them(given):
     assert int(check_count("num_seqs", given)) == LARGEST
 
 
+def test_a_cache_that_must_be_whole_says_how_each_device_may_have_its_own():
+    assert remedy("nhd", cuts_sequences=False).endswith("or call it in jax.shard_map, each device with its own")
+    assert "shard heads or sequences instead" in remedy("nhd", cuts_sequences=True)
+
+
+def check_queries(given, shape, **options):
+    return check_ends("cu_q_lens", given, shape, most=(8, "queries"), **options)
+
+
 @pytest.mark.parametrize(
-    "given", [[0, 5, 3, 8], np.asarray([0, 5, 3, 8]), (4, 5, 3, 8)], ids=["list", "numpy", "tuple"]
+    "given", [[0, 5, 3, 8], np.asarray([0, 5, 3, 8]), (0, 5, 3, 8)], ids=["list", "numpy", "tuple"]
 )
 def test_ends_that_decrease_are_refused_where_the_host_holds_them(given):
     with pytest.raises(UsageError, match="cu_q_lens must not decrease, got 3 after 5"):
-        check_ends("cu_q_lens", given, (4,))
+        check_queries(given, (4,))
     # The rest of what a static shape holds may be anything.
-    check_ends("cu_q_lens", given, (4,), num_seqs=1)
+    check_queries(given, (4,), num_seqs=1)
     with pytest.raises(UsageError, match="cu_q_lens must not decrease, got 3 after 5"):
-        check_ends("cu_q_lens", given, (4,), num_seqs=np.int64(2))
-    check_ends("cu_q_lens", given, (4,), num_seqs=jnp.asarray(3))
-    check_ends("cu_q_lens", jnp.asarray(given), (4,))
-    check_ends("cu_q_lens", np.sort(given), (4,))
+        check_queries(given, (4,), num_seqs=np.int64(2))
+    check_queries(given, (4,), num_seqs=jnp.asarray(3))
+    check_queries(jnp.asarray(given), (4,))
+    check_queries(np.sort(given), (4,))
 
 
 def test_ends_that_begin_late_are_refused_where_the_host_holds_them_and_they_must_not():
-    check_ends("cu_seqlens", [2, 5, 8], (3,))
+    check_queries([2, 5, 8], (3,), from_zero=False)
+    with pytest.raises(UsageError, match="cu_q_lens must begin with 0, got 2: queries before it"):
+        check_queries([2, 5, 8], (3,))
+
+
+@pytest.mark.parametrize("given", [[0, 5, 9], np.asarray([0, 5, 2**40])], ids=["list", "numpy"])
+def test_ends_behind_all_that_there_is_are_refused_where_the_host_holds_them(given):
+    with pytest.raises(UsageError, match=f"cu_q_lens ends at {given[-1]}, but there are 8 queries"):
+        check_queries(given, (3,))
+    check_queries(given, (3,), num_seqs=1)
+    check_queries(jnp.asarray([0, 5, 9]), (3,))
+    check_queries([0, 5, 5], (3,))
+
+
+CACHE, TABLE, LENGTHS = jnp.zeros((4, 4, 2, 8)), np.asarray([[0, 1], [2, 3]]), np.asarray([3, 3])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda ends: attn_tune.ragged_paged(jnp.zeros((8, 2, 8)), CACHE, CACHE, LENGTHS, ends, TABLE), "queries"),
+        (
+            lambda ends: attn_tune.paged_append(
+                jnp.zeros((8, 2, 8)), jnp.zeros((8, 2, 8)), CACHE, CACHE, LENGTHS, TABLE, cu_q_lens=ends
+            ),
+            "new tokens",
+        ),
+        (
+            lambda ends: attn_tune.cascade_attention(
+                jnp.zeros((8, 2, 8)),
+                CACHE,
+                CACHE,
+                LENGTHS,
+                TABLE,
+                attn_tune.SharedPrefix(TABLE[:1], LENGTHS[:1]),
+                cu_q_lens=ends,
+            ),
+            "queries",
+        ),
+    ],
+    ids=["ragged_paged", "paged_append", "cascade_attention"],
+)
+def test_all_calls_over_a_cache_take_the_same_ends(call, words):
+    call(np.asarray([0, 5, 8]))
     with pytest.raises(UsageError, match="cu_q_lens must begin with 0, got 2"):
-        check_ends("cu_q_lens", [2, 5, 8], (3,), from_zero=True)
-    q, cache = jnp.zeros((8, 2, 8)), jnp.zeros((4, 4, 2, 8))
-    arrays = (q, cache, cache, np.asarray([3, 3]), np.asarray([2, 5, 8]), np.asarray([[0, 1], [2, 3]]))
-    with pytest.raises(UsageError, match="cu_q_lens must begin with 0, got 2"):
-        attn_tune.ragged_paged(*arrays)
+        call(np.asarray([2, 5, 8]))
+    with pytest.raises(UsageError, match=f"cu_q_lens ends at 9, but there are 8 {words}"):
+        call(np.asarray([0, 5, 9]))
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [([1, 2, 2], "cu_seqs must begin with 0, got 1"), ([0, 2, 5], "ends at 5, but there are 2 sequences")],
+)
+def test_groups_that_share_prefixes_hold_the_sequences_that_there_are(ends, words):
+    prefix = attn_tune.SharedPrefix(TABLE, LENGTHS, np.asarray(ends))
+    with pytest.raises(UsageError, match=words):
+        attn_tune.cascade_attention(jnp.zeros((2, 2, 8)), CACHE, CACHE, LENGTHS, TABLE, prefix)
 
 
 def test_ends_of_which_one_is_traced_are_not_looked_at():
     def call(n):
-        return check_ends("cu_q_lens", [0, n, 16], (3,)), check_factors("k_scale", [n, 1.0])
+        return check_queries([0, n, 16], (3,)), check_factors("k_scale", [n, 1.0])
 
     np.testing.assert_array_equal(jax.jit(call)(4)[0], [0, 4, 16])
 

@@ -64,5 +64,10 @@ def test_profiles_differ_in_how_much_they_hold():
         profile_lengths("exq", 4, 16)
 
 
+def test_a_signature_without_its_op_is_refused_with_the_word_that_it_lacks():
+    with pytest.raises(UsageError, match=f"'b=2 t=1' must start with {TOY.name}/v{TOY.version}"):
+        TOY.parse_signature("b=2 t=1")
+
+
 def test_names_of_ops_are_known_without_importing_one():
     assert {"attention", "flash_attention"} <= set(op_names())

@@ -94,8 +94,9 @@ def gated_delta_rule(
       scale: multiplies the output; default ``1/sqrt(H)``.
       initial_state: float32, the state before the first token of each sequence; None is zeros.
       cu_seqlens: int32 ``[sequences + 1]``: sequences lie end to end in a batch of one; the first token of each, and
-        the end of the last. It must never fall, which is not checked: its values are read on the device. Sequences
-        may have no token. Tokens of no sequence, which may hold anything, give zeros.
+        the end of the last. It must never fall nor end behind the tokens, which is checked where numpy or Python holds
+        it: JAX's arrays are read on the device. Sequences may have no token. Tokens of no sequence, which may hold
+        anything, give zeros.
       slots: int32 ``[sequences]``: ``initial_state`` is a pool ``[slots, N, H, V]``, and the state of each sequence is
         in this slot of it, no two in one. A slot that the pool does not have, such as -1, stands for a state of zeros
         that is not kept. Needs ``return_state``, and gives the pool with the new states: in place under ``jax.jit``

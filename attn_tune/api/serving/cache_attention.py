@@ -128,8 +128,8 @@ def check_query_codes(query: Array, k_pages: Any, q_scale: Any, out_dtype: Any) 
         check_query_dtype(query)
         if q_scale is not None:
             raise UsageError(f"q_scale belongs to a query of {' or '.join(CODES)}, not of {dtype}; leave it out")
-        if out_dtype is not None and dtype_name("out_dtype", out_dtype) != dtype:
-            raise UsageError(f"out_dtype={shown(out_dtype)} needs a query of codes; of a {dtype} query it is {dtype}")
+        if out_dtype is not None and (wanted := dtype_name("out_dtype", out_dtype)) != dtype:
+            raise UsageError(f"out_dtype={wanted} needs a query of codes; of a {dtype} query it is {dtype}")
         return dtype, "none", None
     if (cache := check_array("k_pages", k_pages).dtype.name) != dtype:
         raise UsageError(

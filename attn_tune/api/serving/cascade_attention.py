@@ -159,7 +159,8 @@ def cascade_attention(
     else:
         ragged = functools.partial(ragged_paged, platform=_platform(platform, "ragged_paged"))
         own = ragged(q, k, v, kv_lens, cu_q_lens, page_table, **of_own)
-        ends = first_ends(num_seqs, check_ends("cu_q_lens", cu_q_lens, (batch + 1,), num_seqs=num_seqs))
+        tokens = (q.shape[0], "queries")
+        ends = first_ends(num_seqs, check_ends("cu_q_lens", cu_q_lens, (batch + 1,), most=tokens, num_seqs=num_seqs))
         parts = []
         for level in levels:
             group_ends = ends[_group_ends(level, batch)]
@@ -179,7 +180,7 @@ def _checked_query(query: Any, kv_lens: Any, cu_q_lens: Any) -> tuple[Array, int
     elif q.ndim not in (3, 4):
         raise UsageError(f"query must be [B, N, H] or [B, T, N, H], got shape {q.shape}")
     elif q.shape[0] != batch:
-        raise UsageError(f"query has {q.shape[0]} sequences and kv_lens {batch}")
+        raise UsageError(f"query has a batch of {q.shape[0]} and kv_lens one of {batch}")
     check_query_dtype(q)
     return q if cu_q_lens is not None or q.ndim == 4 else q[:, None], batch
 
@@ -208,7 +209,9 @@ def _checked_levels(prefixes: Any, batch: int) -> list[SharedPrefix]:
                 kv_lens=check_integers(f"{name}.kv_lens", level.kv_lens, (groups,), f"{name}.kv_lens"),
                 cu_seqs=None
                 if level.cu_seqs is None
-                else check_ends(f"{name}.cu_seqs", level.cu_seqs, (groups + 1,), f"{name}.kv_lens"),
+                else check_ends(
+                    f"{name}.cu_seqs", level.cu_seqs, (groups + 1,), f"{name}.kv_lens", most=(batch, "sequences")
+                ),
             )
         )
     return found

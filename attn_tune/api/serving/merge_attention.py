@@ -116,9 +116,7 @@ def _checked(outs: Any, lses: Any) -> tuple[list[Array], list[Array]]:
         if not isinstance(given, tuple | list):
             raise UsageError(f"{name} must be a list or tuple with an array for each part, got {type(given).__name__}")
     if not 2 <= len(outs) <= MOST_PARTS:
-        raise UsageError(
-            f"outs has {len(outs)} parts; 2 to {MOST_PARTS} are merged, and what was merged is a part again"
-        )
+        raise UsageError(f"outs must have 2 to {MOST_PARTS} parts, got {len(outs)}; what was merged is a part again")
     if len(lses) != len(outs):
         raise UsageError(f"lses has {len(lses)} parts and outs {len(outs)}")
     parts = [check_array(f"outs[{i}]", out) for i, out in enumerate(outs)]

@@ -128,8 +128,8 @@ def paged_append(
       v_pages: values, likewise; None for ``interleaved``.
       kv_lens: int32 tokens of each sequence in the cache, the new ones included: as for ``paged_decode``.
       page_table: int32 ``[B, pages of a sequence]``; page ``i`` holds the tokens from ``i * P`` on. None: no pages.
-      cu_q_lens: int32 ``[B + 1]`` where sequences have different numbers of new tokens: the first of each, and the end
-        of the last. Tokens behind that are padding.
+      cu_q_lens: int32 ``[B + 1]`` where sequences have different numbers of new tokens: 0, then the end of each. Tokens
+        behind the last are padding.
       num_seqs: sequences from this one on are empty, and nothing of theirs counts.
       k_scale: float32, of a cache of float8_e4m3fn or int8 codes. One number or ``[K]``: given; codes are the nearest
         to the quotients, at most the largest code. One for each token and head, with the axes of ``k_pages`` but the
@@ -159,7 +159,10 @@ def paged_append(
                 f"new_{name} {list(new.shape)} must have the cache's {sizes['head']} heads of {cache.shape[-1]}"
             )
     lengths = check_integers("kv_lens", kv_lens, (batch,))
-    ends = None if cu_q_lens is None else check_ends("cu_q_lens", cu_q_lens, (batch + 1,), num_seqs=num_seqs)
+    tokens = (new_k.shape[0], "new tokens")
+    ends = (
+        None if cu_q_lens is None else check_ends("cu_q_lens", cu_q_lens, (batch + 1,), most=tokens, num_seqs=num_seqs)
+    )
     lengths = first_sequences(num_seqs, lengths)
     ends = None if ends is None else first_ends(num_seqs, ends)
     table = None if page_table is None else check_integers("page_table", page_table, (batch, None))
@@ -217,7 +220,7 @@ def _checked(new_keys: Any, new_values: Any, kv_lens: Any, cu_q_lens: Any) -> tu
             wanted = "[tokens, K, H] with cu_q_lens" if ragged else "[B, K, H] or [B, T, K, H]"
             raise UsageError(f"{name} must be {wanted}, got shape {new.shape}")
         if not ragged and new.shape[0] != batch:
-            raise UsageError(f"{name} has {new.shape[0]} sequences and kv_lens {batch}")
+            raise UsageError(f"{name} has a batch of {new.shape[0]} and kv_lens one of {batch}")
     if k.shape[:-1] != v.shape[:-1] or k.dtype != v.dtype:
         raise UsageError(
             "new_keys and new_values must agree in dtype and all axes but the last, got "

@@ -166,11 +166,13 @@ def ragged(
     attributes, arrays = over_cache(q, *caches, page_table, batch, WORKLOADS, **options)
     kv_lens = first_sequences(num_seqs, check_integers("kv_lens", kv_lens, (batch,)))
     # Ends beyond the queries would be written beyond the output.
-    ends = jnp.clip(check_ends("cu_q_lens", cu_q_lens, (batch + 1,), num_seqs=num_seqs, from_zero=True), 0, q.shape[0])
+    tokens = q.shape[0]
+    ends = check_ends("cu_q_lens", cu_q_lens, (batch + 1,), most=(tokens, "queries"), num_seqs=num_seqs)
+    ends = jnp.clip(ends, 0, tokens)
     causal, return_lse = checked_flag("causal", causal), checked_flag("return_lse", return_lse)
     if not causal and (window := options["sliding_window"]) is not None:
         raise UsageError(f"sliding_window={window} counts from a query's own position; leave it out, or causal=False")
-    problem = Problem(tokens=q.shape[0], causal=causal, q_scale=q_scale[0], **attributes)
+    problem = Problem(tokens=tokens, causal=causal, q_scale=q_scale[0], **attributes)
     outputs = run(
         cache_call(
             NAME,

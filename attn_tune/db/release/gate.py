@@ -173,14 +173,15 @@ def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
 
 
 def _doubts(d: Decision, evidence: Evidence, max_regret: float) -> Iterable[tuple[Doubt, str]]:
-    if d.proof is not Proof.PROVEN:
+    record = evidence.of(d)
+    # Feature problems run before a final: the lack of that one is objected to, and the same sweep mends it.
+    if d.proof is not Proof.PROVEN and not (record and record.median_ns is not None and not record.finals):
         yield Doubt.UNPROVEN, "its config ran no feature problem (--allow-unproven ships it)"
     if d.regret_bound is not None and d.regret_bound > max_regret:
         yield (
             Doubt.REGRET,
             f"its time may be {d.regret_bound:.1%} above the best, the limit is {100 * max_regret:.4g}% (--max-regret)",
         )
-    record = evidence.of(d)
     if record is not None and record.conditions is not None and record.conditions.disturbances:
         what = ", ".join(record.conditions.disturbances)
         yield Doubt.NOISY, f"its last final was disturbed: {what} (--allow-noisy ships it)"

@@ -28,7 +28,8 @@ def remedy(layout: str, *, cuts_sequences: bool) -> str:
     """The advice of messages on a cache that is sharded along another axis than it can be cut along."""
     if layout == "interleaved":
         return "it has to be whole on each device; keep keys and values apart (layout 'nhd') to shard heads"
-    return "it has to be whole on each device; shard heads" + (" or sequences" if cuts_sequences else "") + " instead"
+    apart = "shard heads or sequences" if cuts_sequences else "shard heads"
+    return f"it has to be whole on each device; {apart} instead, or call it in jax.shard_map, each device with its own"
 
 
 def check_count(name: str, given: Any) -> Int[Array, ""]:
@@ -107,16 +108,20 @@ def check_ends(
     given: Any,
     shape: tuple[int, ...],
     beside: str = "kv_lens",
+    *,
+    most: tuple[int, str],
     num_seqs: Any = None,
-    from_zero: bool = False,
+    from_zero: bool = True,
 ) -> Int[Array, " ends"]:
     """Beginnings of sequences that lie end to end, and the end of the last, as ``check_integers``.
 
-    What Python or numpy holds must not decrease, as far as ``num_seqs`` says that sequences count, and begin with 0 if
-    it is to be ``from_zero``. What JAX holds is on the device and is not looked at.
+    What Python or numpy holds must not decrease, as far as ``num_seqs`` says that sequences count, must begin with 0 if
+    it is to be ``from_zero``, and must end within ``most``: a number, and what is counted. What JAX holds is on the
+    device and is not looked at.
 
     Raises:
-      UsageError: as ``check_integers``, or an end comes before the one that it follows, or the first is not 0.
+      UsageError: as ``check_integers``, or an end comes before the one that it follows, the first is not 0, or the last
+        is beyond ``most``.
     """
     ends = check_integers(name, given, shape, beside)
     if _is_on_host((given, num_seqs)):
@@ -125,7 +130,9 @@ def check_ends(
         if (at := np.flatnonzero(known[1:] < known[:-1])).size:
             raise UsageError(f"{name} must not decrease, got {known[at[0] + 1]} after {known[at[0]]}")
         if from_zero and known[0] != 0:
-            raise UsageError(f"{name} must begin with 0, got {known[0]}: queries before it would be of no sequence")
+            raise UsageError(f"{name} must begin with 0, got {known[0]}: {most[1]} before it would be of no sequence")
+        if known.size and known[-1] > most[0]:
+            raise UsageError(f"{name} ends at {known[-1]}, but there are {most[0]} {most[1]}")
     return ends
 
 
@@ -199,14 +206,17 @@ def check_heads(query: Array, k: Array, layout: str) -> None:
         )
 
 
-def check_workload(workload: str, workloads: Iterable[Workload]) -> None:
+def check_workload(workload: Any, workloads: Iterable[Workload]) -> None:
     """Check the name of the profile that a caller expects of the lengths.
 
     Raises:
-      UsageError: the op has none of this name.
+      UsageError: it is no text, or the op has none of this name.
     """
-    if workload not in (known := [w.name for w in workloads]):
-        raise unknown_name("workload", str(workload), known)
+    known = [w.name for w in workloads]
+    if not isinstance(workload, str):
+        raise UsageError(f"workload must be one of {', '.join(known)}, got {shown(workload)}")
+    if workload not in known:
+        raise unknown_name("workload", workload, known)
 
 
 def check_window(window: int | None) -> int | None:

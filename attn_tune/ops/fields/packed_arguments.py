@@ -14,7 +14,8 @@ def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"]
     """The borders of packed sequences, none beyond the tokens; None without.
 
     Raises:
-      UsageError: a batch of several, no list of integers, or, where Python or numpy holds them, one that decreases.
+      UsageError: a batch of several, no list of integers, or, where Python or numpy holds them, one that decreases or
+        ends behind the tokens.
     """
     if cu_seqlens is None:
         return None
@@ -24,4 +25,6 @@ def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"]
     if ends.ndim != 1 or ends.shape[0] < 2 or not jnp.issubdtype(ends.dtype, jnp.integer):
         least = "; at least one sequence, which has two ends" if ends.ndim == 1 and ends.shape[0] < 2 else ""
         raise UsageError(f"cu_seqlens must be int32 [sequences + 1], got {ends.dtype}{list(ends.shape)}{least}")
-    return jnp.clip(check_ends("cu_seqlens", cu_seqlens, ends.shape, "cu_seqlens"), 0, length)
+    tokens = (length, "tokens")
+    ends = check_ends("cu_seqlens", cu_seqlens, ends.shape, "cu_seqlens", most=tokens, from_zero=False)
+    return jnp.clip(ends, 0, length)

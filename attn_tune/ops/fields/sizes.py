@@ -20,4 +20,5 @@ def check_sizes(problem: Any, words: Mapping[str, str]) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             is_symbolic = hasattr(value, "scope")  # as those of jax.export.symbolic_shape
             more = "; sizes decide the kernel, so none may be symbolic: export a program for each" * is_symbolic
-            raise UsageError(f"{word}={value!r} ({name}) must be a positive integer{more}")
+            what = f"{name}={value}" if is_symbolic else f"{word}={value!r} ({name})"
+            raise UsageError(f"{what} must be a positive integer{more}")
