@@ -87,8 +87,9 @@ def _read(point: EntryPoint) -> tuple[Op]:
 def _folders() -> tuple[str, ...]:
     spec = importlib.util.find_spec(FOLDERS)
     places = spec.submodule_search_locations if spec else None
-    found = (path for place in places or () for path in Path(place).glob("*/op.py"))
-    return tuple(sorted(path.parent.name for path in found))
+    # An error is not kept, unlike what ``glob`` makes of it: without free file descriptors it finds no op at all.
+    found = (path for place in places or () for path in Path(place).iterdir() if (path / "op.py").is_file())
+    return tuple(sorted(path.name for path in found))
 
 
 @functools.cache

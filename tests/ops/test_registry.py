@@ -45,6 +45,30 @@ def test_names_of_ops_import_no_op():
     assert not [name for name in found if name.startswith("attn_tune.kernels.") and "attention" in name]
 
 
+def test_ops_are_found_once_file_descriptors_are_free_again():
+    """A process that had none at its first call found no op for as long as it lived."""
+    code = """
+import os, resource
+import attn_tune.ops.registry as registry
+held, limits = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, limits[1]), limits[1]))
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+try:
+    print(registry.op_names())
+except OSError as error:
+    print(error.strerror)
+for one in held:
+    os.close(one)
+print("flash_attention" in registry.op_names())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["Too many open files", "True"]
+
+
 def test_an_installed_package_adds_an_op_with_its_own_kernel(site):
     install(site)
     assert "foreign" in op_names()
