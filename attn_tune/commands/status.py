@@ -92,7 +92,7 @@ def _awaited(db: Path, every_s: float) -> "RunStatus":
         if now is not None and (now.running or (not is_first and now.run_id != last)):
             return now
         if is_first:
-            before = f"; run {now.run_id} is {now.state}" if now is not None and now.run_id is not None else ""
+            before = f"; run {now.run_id} is {_state(now)}" if now is not None and now.run_id is not None else ""
             output.note(f"{db}: no sweep runs{before}. Waiting for the next one, until Ctrl-C")
             last, is_first = now.run_id if now else None, False
         _pause(every_s)
@@ -174,7 +174,7 @@ def _data(now: "RunStatus") -> dict[str, Any]:
             "done": known.cases_done,
             "with_winner": known.cases_decided,
             "without_winner": known.cases_done - known.cases_decided,
-            "left": known.cases - known.cases_done,
+            "left": _left_cases(known),
         },
         "configs_per_s": _rate(now),
         "eta_s": _eta_s(now),
@@ -206,7 +206,7 @@ def _lines(db: Path, now: "RunStatus") -> Iterator[str]:
     if now.run_id is None:
         yield f"{db}: no sweep has run yet"
         return
-    yield f"{db}: run {now.run_id} is {now.state}, on {now.device} of {now.host} (pid {now.pid})"
+    yield f"{db}: run {now.run_id} is {_state(now)}, on {now.device} of {now.host} (pid {now.pid})"
     yield f"  command  {command_words(now.argv)}"
     known = now.progress
     if known is not None:
@@ -230,6 +230,16 @@ def _lines(db: Path, now: "RunStatus") -> Iterator[str]:
         yield f"  {_life(now)}"
 
 
+def _state(now: "RunStatus") -> str:
+    """The state in words: a sweep whose time ran out is finished, though cases are left."""
+    left = now.progress is not None and now.state == "finished" and _left_cases(now.progress)
+    return f"{now.state} with {counted(left, 'case')} left" if left else now.state
+
+
+def _left_cases(known: "RunProgress") -> int:
+    return known.cases - known.cases_done
+
+
 def _doing(one: "Activity", *, several: bool, is_running: bool) -> str:
     """The case, the kernel and the phase of a device."""
     where = f"{one.device}: " if several else ""
@@ -246,7 +256,7 @@ def _cases(known: "RunProgress | None", *, label: bool = True) -> str:
     return (
         f"{known.cases_done} of {counted(known.cases, 'case') if label else known.cases} done: "
         f"{known.cases_decided} with a winner, "
-        f"{without} without; {known.cases - known.cases_done} left"
+        f"{without} without; {_left_cases(known)} left"
     )
 
 

@@ -97,7 +97,7 @@ def test_watching_waits_for_the_next_run_and_follows_it(lab, monkeypatch, is_lat
     monkeypatch.setattr(command, "time", clock(sleep))
     done = run("status", "--db", lab.path, "--watch")
     assert done.exit_code == 0, done.stderr
-    known = "; run 1 is finished" if is_later else ""
+    known = "; run 1 is finished with 4 cases left" if is_later else ""
     assert done.stderr == f"{lab.path}: no sweep runs{known}. Waiting for the next one, until Ctrl-C\n"
     assert len(slept) == 5
     assert "30/120 configs" in done.stdout
