@@ -62,6 +62,14 @@ def test_every_function_of_this_package_is_a_row_and_every_row_with_a_call_is_a_
             assert set(found) & set(ours.__all__), found
 
 
+def test_the_page_says_which_names_of_the_registry_are_no_attributes():
+    (said,) = re.findall(
+        r"Four names of its registry of kernels are not there: (.*?)\.", PAGE.read_text(encoding="utf-8")
+    )
+    rows_of_ours = [set(found) for found, _, _ in rows("ejkernel") if set(found) & set(ours.__all__)]
+    assert set(CODE.findall(said)) == set().union(*rows_of_ours) - set(ours.__all__)
+
+
 def test_the_example_of_the_page_runs():
     (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     names = {}
