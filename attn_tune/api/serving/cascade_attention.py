@@ -95,7 +95,9 @@ def cascade_attention(
         ``[tokens, N, H]``, those of one sequence after the other.
       k_pages: keys in pages, by ``layout``, as in ``paged_decode``: of prefixes and own tokens.
       v_pages: values, likewise; None for ``interleaved``.
-      kv_lens: int32 own tokens of each sequence in the cache, new ones included and its prefixes not.
+      kv_lens: int32 own tokens of each sequence in the cache, new ones included and its prefixes not. Fewer than new
+        tokens are outside of the contract: a sequence of 0 attends to its prefixes alone. Only ``num_seqs`` makes the
+        outputs of idle slots zero.
       page_table: int32 ``[B, pages of a sequence]`` of own tokens; the first page holds those right behind the prefix.
       prefixes: a ``SharedPrefix``, or several levels of them: a sequence sees its prefix of each level (a system
         prompt, then the examples of a task).

@@ -64,7 +64,8 @@ def mla_ragged(
       logits_soft_cap: logits become ``cap * tanh(logits / cap)``.
       softmax_aux: attention sinks, as in ``flash_attention``.
       kv_scale: float32, of a cache of float8_e4m3fn or int8 codes, which it multiplies: one number, or one for each
-        token, with the axes of ``latent_pages`` but the last.
+        token, with the axes of ``latent_pages`` but the last. Those that are read must be positive and finite. None
+        with a cache of float8_e4m3fn: 1. int8 needs it.
       max_kv_len: the longest sequence to expect, which chooses the config; longer ones are right too. Default: what a
         row of the table holds.
       workload: the profile of lengths to expect, which chooses the config: ``eq``, ``uni``, ``exp``, ``one``, or

@@ -131,10 +131,11 @@ def paged_append(
       cu_q_lens: int32 ``[B + 1]`` where sequences have different numbers of new tokens: 0, then the end of each. Tokens
         behind the last are padding.
       num_seqs: sequences from this one on are empty, and nothing of theirs counts.
-      k_scale: float32, of a cache of float8_e4m3fn or int8 codes. One number or ``[K]``: given; codes are the nearest
-        to the quotients, at most the largest code. One for each token and head, with the axes of ``k_pages`` but the
-        last (``interleaved``: [pages, P, K]): the new ones are made, each the largest element of its key, at least
-        ``2**-60``, divided by the largest code (448, or 127), and written beside the codes.
+      k_scale: float32, of a cache of float8_e4m3fn or int8 codes. One number or ``[K]``, positive and finite: given;
+        codes are the nearest to the quotients, at most the largest code. One for each token and head, with the axes of
+        ``k_pages`` but the last (``interleaved``: [pages, P, K]): the new ones are made, each the largest element of
+        its key, at least ``2**-60``, divided by the largest code (448, or 127), and written beside the codes. None with
+        float8_e4m3fn: 1. int8 needs it.
       v_scale: the same of the values; given with ``k_scale``, of the same kind.
       platform: the kernel to use, as in ``flash_attention``.
       cfg: the config to use, as in ``flash_attention``.

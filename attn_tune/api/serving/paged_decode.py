@@ -64,7 +64,7 @@ def paged_decode(
       softmax_aux: attention sinks, as in ``flash_attention``: below plus infinity; minus infinity is no sink.
       k_scale: float32, of a cache of float8_e4m3fn or int8 codes, which it multiplies: one number, ``[K]``, or
         one for each token and head, with the axes of ``k_pages`` but the last (``interleaved``: [pages, P, K]).
-        Those that are read must be finite.
+        Those that are read must be positive and finite. None with a cache of float8_e4m3fn: 1. int8 needs it.
       v_scale: the same of the values; given with ``k_scale``, of the same kind.
       max_kv_len: the longest sequence to expect, which chooses the config; longer ones are right too. Default: what a
         row of the table holds.

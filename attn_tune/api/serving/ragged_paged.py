@@ -86,7 +86,7 @@ def ragged_paged(
       softmax_aux: attention sinks, as in ``flash_attention``.
       k_scale: float32, of a cache of float8_e4m3fn or int8 codes, which it multiplies: one number, ``[K]``, or
         one for each token and head, with the axes of ``k_pages`` but the last (``interleaved``: [pages, P, K]).
-        Those that are read must be finite.
+        Those that are read must be positive and finite. None with a cache of float8_e4m3fn: 1. int8 needs it.
       v_scale: the same of the values; given with ``k_scale``, of the same kind.
       q_scale: float32, of queries that are codes, which it multiplies: one number, or ``[tokens, N]``.
       out_dtype: the output's dtype where queries are codes, by default bfloat16. Of all others it is the queries'.
