@@ -14,6 +14,7 @@ from attn_tune.kernels import registry
 from attn_tune.ops.registry import ops
 from attn_tune.schema import errors
 from attn_tune.tuner.plan.grid import grid_names, load_grid
+from tests.several_devices import run_with_devices
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -246,6 +247,13 @@ def test_the_decoding_loop_runs_and_every_measured_row_is_recorded():
     (counted,) = re.findall(r"cuDNN's paged attention\s+\(geometric mean of (\d+) rows", text("README.md"))
     beside = re.findall(r"^\| [^|]+ \| \d+x1x\d+k \| [\d.]+ \| [\d.]+ \| [\d.]+ \|", text("serving.md"), re.MULTILINE)
     assert len(beside) == int(counted)
+
+
+@pytest.mark.slow
+def test_the_page_of_serving_runs_where_there_are_several_devices():
+    block = "".join(re.findall(r"```python\n(.*?)```", text("serving.md"), re.DOTALL))
+    printed = run_with_devices(2, "-c", f"{block}\nprint(mesh.size, ranks.size)\n")
+    assert printed.split() == ["2", "2"]
 
 
 @pytest.mark.slow
