@@ -237,7 +237,7 @@ def _state(now: "RunStatus") -> str:
 
 
 def _left_cases(known: "RunProgress") -> int:
-    return known.cases - known.cases_done
+    return max(0, known.cases - known.cases_done)
 
 
 def _doing(one: "Activity", *, several: bool, is_running: bool) -> str:

@@ -4,6 +4,7 @@ There is no second list. A folder of ``FOLDERS`` with an ``op.py`` that defines 
 entry point names an ``Op``, and is called like it, so that names are known without importing anything.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -87,9 +88,12 @@ def _read(point: EntryPoint) -> tuple[Op]:
 def _folders() -> tuple[str, ...]:
     spec = importlib.util.find_spec(FOLDERS)
     places = spec.submodule_search_locations if spec else None
-    # An error is not kept, unlike what ``glob`` makes of it: without free file descriptors it finds no op at all.
-    found = (path for place in places or () for path in Path(place).iterdir() if (path / "op.py").is_file())
-    return tuple(sorted(path.name for path in found))
+    found: list[str] = []
+    for place in map(Path, places or ()):
+        # Another error is raised and not kept, unlike with ``glob``, which finds no op without free file descriptors.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found += [path.name for path in place.iterdir() if (path / "op.py").is_file()]
+    return tuple(sorted(found))
 
 
 @functools.cache

@@ -131,7 +131,7 @@ class Signature:
         Raises:
           UsageError: the text is malformed, or does not fit ``fields``.
         """
-        head, *rest = text.split()
+        head, *rest = text.split() or [""]
         op, sep, version = head.partition("/v")
         if not sep or not version.isdigit():
             hint = f"; a grid point's is attn_tune.grid_point({text!r}).signature"

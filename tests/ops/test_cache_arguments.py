@@ -71,6 +71,8 @@ def test_ends_that_decrease_are_refused_where_the_host_holds_them(given):
 
 def test_ends_that_begin_late_are_refused_where_the_host_holds_them_and_they_must_not():
     check_queries([2, 5, 8], (3,), from_zero=False)
+    with pytest.raises(UsageError, match="cu_q_lens must not begin before 0, got -2"):
+        check_queries([-2, 5, 8], (3,), from_zero=False)
     with pytest.raises(UsageError, match="cu_q_lens must begin with 0, got 2: queries before it"):
         check_queries([2, 5, 8], (3,))
 
@@ -82,6 +84,19 @@ def test_ends_behind_all_that_there_is_are_refused_where_the_host_holds_them(giv
     check_queries(given, (3,), num_seqs=1)
     check_queries(jnp.asarray([0, 5, 9]), (3,))
     check_queries([0, 5, 5], (3,))
+
+
+@pytest.mark.parametrize("count", [1, np.int64(1), np.array(1), np.array([1]), [1], np.array([[1]])])
+def test_what_lies_behind_the_sequences_that_count_may_be_anything(count):
+    check_queries([0, 8, 99], (3,), num_seqs=count)
+    check_queries([0, 8, -1], (3,), num_seqs=count)
+
+
+@pytest.mark.parametrize("count", [2.0, True, np.array([1, 2])])
+def test_a_number_of_sequences_that_is_none_is_the_argument_named(count):
+    arrays = (jnp.zeros((8, 2, 8)), jnp.zeros((8, 2, 8)), CACHE, CACHE, LENGTHS, TABLE)
+    with pytest.raises(UsageError, match="num_seqs must be an integer"):
+        attn_tune.paged_append(*arrays, cu_q_lens=np.asarray([0, 8, 99]), num_seqs=count)
 
 
 CACHE, TABLE, LENGTHS = jnp.zeros((4, 4, 2, 8)), np.asarray([[0, 1], [2, 3]]), np.asarray([3, 3])

@@ -67,6 +67,9 @@ def test_profiles_differ_in_how_much_they_hold():
 def test_a_signature_without_its_op_is_refused_with_the_word_that_it_lacks():
     with pytest.raises(UsageError, match=f"'b=2 t=1' must start with {TOY.name}/v{TOY.version}"):
         TOY.parse_signature("b=2 t=1")
+    for nothing in ("", " "):
+        with pytest.raises(UsageError, match="must start with OP/vN"):
+            TOY.parse_signature(nothing)
 
 
 def test_names_of_ops_are_known_without_importing_one():

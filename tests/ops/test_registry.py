@@ -69,6 +69,20 @@ print("flash_attention" in registry.op_names())
     assert done.stdout.splitlines() == ["Too many open files", "True"]
 
 
+def test_a_place_of_ops_that_is_no_folder_has_none(tmp_path, monkeypatch):
+    known, file = op_names(), tmp_path / "file"
+    file.touch()
+    import attn_tune.ops
+
+    monkeypatch.setattr(attn_tune.ops, "__path__", [*attn_tune.ops.__path__, str(tmp_path / "gone"), str(file)])
+    registry.clear()
+    try:
+        assert op_names() == known
+    finally:
+        monkeypatch.undo()
+        registry.clear()
+
+
 def test_an_installed_package_adds_an_op_with_its_own_kernel(site):
     install(site)
     assert "foreign" in op_names()

@@ -173,7 +173,7 @@ def ragged_gated_delta_rule(
         None if decay is None else decay[None],
         beta[None],
         initial_state=pool if in_place else pool.at[places].get(mode="fill", fill_value=0).astype(jnp.float32),
-        cu_seqlens=ends,
+        cu_seqlens=query_start_loc,
         slots=slots if in_place else None,
         return_state=True,
         platform=kernel_of(name, platform, cfg),

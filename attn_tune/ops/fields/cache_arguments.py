@@ -125,13 +125,18 @@ def check_ends(
     """
     ends = check_integers(name, given, shape, beside)
     if _is_on_host((given, num_seqs)):
-        counted = as_integer(num_seqs)
+        one = np.asarray(num_seqs) if num_seqs is not None else None
+        counted = None if one is None or one.size != 1 else as_integer(one.reshape(())[()])
+        if one is not None and counted is None:
+            return ends  # ``check_count`` says what it must be
         known = np.asarray(given)[: None if counted is None else max(counted, 0) + 1]
         if (at := np.flatnonzero(known[1:] < known[:-1])).size:
             raise UsageError(f"{name} must not decrease, got {known[at[0] + 1]} after {known[at[0]]}")
         if from_zero and known[0] != 0:
-            raise UsageError(f"{name} must begin with 0, got {known[0]}: {most[1]} before it would be of no sequence")
-        if known.size and known[-1] > most[0]:
+            raise UsageError(f"{name} must begin with 0, got {known[0]}: {most[1]} before it would belong to none")
+        if known[0] < 0:
+            raise UsageError(f"{name} must not begin before 0, got {known[0]}")
+        if known[-1] > most[0]:
             raise UsageError(f"{name} ends at {known[-1]}, but there are {most[0]} {most[1]}")
     return ends
 

@@ -68,7 +68,10 @@ def test_short_sequences_of_few_are_shared_by_clusters(changes, rows):
     assert config.cluster == 8
 
 
-@pytest.mark.parametrize("changes", [{"batch": 8}, {"kv_len": 8192}, {"workload": "exp"}, {"dtype": "float32"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"batch": 8}, {"kv_len": 8192}, {"workload": "exp"}, {"dtype": "float32"}, {"batch": 1, "num_kv_heads": 4}],
+)
 def test_other_sequences_are_not_shared_by_clusters(changes):
     plain = dataclasses.replace(CODES, kv_dtype="same", kv_scale="none", **changes)
     assert SEARCH.heuristic(plain, H200).cluster is None
@@ -82,6 +85,13 @@ def test_many_programs_share_a_multiprocessor_where_that_was_faster(batch, kv_le
     config = SEARCH.heuristic(many, H200)
     assert (config.num_warps, config.num_stages) == knobs
     assert config.num_programs is None
+
+
+def test_programs_share_a_multiprocessor_where_it_was_measured_alone():
+    many = dataclasses.replace(CODES, kv_dtype="same", kv_scale="none", batch=64, kv_len=2048)
+    older = device_from_kind("nvidia-a100-sxm4-80gb")
+    assert SEARCH.heuristic(many, older).num_warps == 4
+    assert SEARCH.heuristic(dataclasses.replace(many, head_dim=256, v_head_dim=256), H200).num_warps == 4
 
 
 def test_a_narrow_config_of_few_rows_is_none_of_many():

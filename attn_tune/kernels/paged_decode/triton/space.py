@@ -28,6 +28,8 @@ _TRIED = (1, 2, 3, 4, 6, 8)
 _MOST_KEYS = 256
 # The same of tiles of eight rows over pages, which take 0.90 to 0.99 of the time of wider ones from more than so few.
 _MOST_KEYS_NARROW, _FEW_KEYS = 512, 128
+# Programs of such clusters, at least: of fewer none was measured.
+_LEAST_CLUSTERED = 128
 # Parts of a sequence above which combining them takes longer than one program more a multiprocessor wins (H200).
 _MOST_PARTS = 132
 # Programs of clusters for each multiprocessor, at most.
@@ -95,7 +97,9 @@ def _narrow(problem: Problem, device: Device) -> Config | None:
 def _in_turns(problem: Problem, device: Device, tile: Config) -> Config:
     """``tile`` with the stages and warps that let several programs share a multiprocessor, where there are many."""
     is_plain = problem.cache_dtype not in CODES and problem.layout != LATENT and problem.dtype != "float32"
-    is_measured = is_plain and problem.page_size and tile.block_q == MIN_BLOCK
+    is_new = (device.compute_capability or 0) >= OLDEST_WITH_CLUSTERS
+    is_small = max(problem.head_dim, problem.v_head_dim) <= 128
+    is_measured = is_plain and is_new and is_small and problem.page_size and tile.block_q == MIN_BLOCK
     many = problem.batch * lanes(problem, tile) >= _TURNS * units(device) and _most_keys(problem) >= _KEYS_OF_TURNS
     return dataclasses.replace(tile, num_warps=2, num_stages=2) if is_measured and many else tile
 
@@ -107,8 +111,9 @@ def _narrow_cluster(problem: Problem, device: Device) -> Config | None:
     if not (_FEW_KEYS < own <= _MOST_KEYS_NARROW and _is_narrow_measured(problem, device)):
         return None
     config = Config(block_q=NARROW, block_k=64, num_warps=2, num_stages=5, cluster=cluster)
-    is_small = problem.batch * lanes(problem, config) * cluster <= _WANTED * units(device)
-    return config if is_small and fits(problem, device, config) else None
+    programs = problem.batch * lanes(problem, config) * cluster
+    is_measured = _LEAST_CLUSTERED <= programs <= _WANTED * units(device)
+    return config if is_measured and fits(problem, device, config) else None
 
 
 def _clustered(problem: Problem, device: Device, tile: Config) -> Config | None:
