@@ -89,26 +89,25 @@ def _tile(problem: Problem) -> Config:
 
 def _narrow(problem: Problem, device: Device) -> Config | None:
     """A tile of eight rows for codes in pages, which takes 0.80 to 0.93 of the time of one of sixteen; or None."""
-    if problem.cache_dtype not in CODES or not _is_narrow_measured(problem, device):
+    if problem.cache_dtype not in CODES or not (_can_be_narrow(problem) and _is_usual(problem, device)):
         return None
     return Config(block_q=NARROW, block_k=min(64, block_cap(problem.kv_len)), num_warps=2, num_stages=6)
 
 
 def _in_turns(problem: Problem, device: Device, tile: Config) -> Config:
     """``tile`` with the stages and warps that let several programs share a multiprocessor, where there are many."""
-    is_plain = problem.cache_dtype not in CODES and problem.layout != LATENT and problem.dtype != "float32"
-    is_new = (device.compute_capability or 0) >= OLDEST_WITH_CLUSTERS
-    is_small = max(problem.head_dim, problem.v_head_dim) <= 128
-    is_measured = is_plain and is_new and is_small and problem.page_size and tile.block_q == MIN_BLOCK
+    is_plain = problem.cache_dtype not in CODES and tile.block_q == MIN_BLOCK
     many = problem.batch * lanes(problem, tile) >= _TURNS * units(device) and _most_keys(problem) >= _KEYS_OF_TURNS
-    return dataclasses.replace(tile, num_warps=2, num_stages=2) if is_measured and many else tile
+    if not (is_plain and many and _is_usual(problem, device)):
+        return tile
+    return dataclasses.replace(tile, num_warps=2, num_stages=2)
 
 
 def _narrow_cluster(problem: Problem, device: Device) -> Config | None:
     """The largest cluster of tiles of eight rows over pages; None where wider tiles or more programs are faster."""
     cluster = max(tried(Config, "cluster"))
     own = -(-_most_keys(problem) // cluster)
-    if not (_FEW_KEYS < own <= _MOST_KEYS_NARROW and _is_narrow_measured(problem, device)):
+    if not (_FEW_KEYS < own <= _MOST_KEYS_NARROW and _can_be_narrow(problem) and _is_usual(problem, device)):
         return None
     config = Config(block_q=NARROW, block_k=64, num_warps=2, num_stages=5, cluster=cluster)
     programs = problem.batch * lanes(problem, config) * cluster
@@ -180,10 +179,11 @@ def _all(problem: Problem, device: Device) -> Iterator[Config]:
                     yield dataclasses.replace(tile, cluster=cluster)
 
 
-def _is_narrow_measured(problem: Problem, device: Device) -> bool:
-    is_usual = problem.page_size and max(problem.head_dim, problem.v_head_dim) <= 128 and problem.dtype != "float32"
-    is_new = (device.compute_capability or 0) >= OLDEST_WITH_CLUSTERS
-    return bool(is_usual and is_new and _can_be_narrow(problem))
+def _is_usual(problem: Problem, device: Device) -> bool:
+    """Whether an H200 was measured with the like, on a device that has what it has."""
+    is_plain = problem.page_size > 0 and problem.layout != LATENT and problem.dtype != "float32"
+    is_small = max(problem.head_dim, problem.v_head_dim) <= 128
+    return is_plain and is_small and (device.compute_capability or 0) >= OLDEST_WITH_CLUSTERS
 
 
 def _can_be_narrow(problem: Problem) -> bool:
