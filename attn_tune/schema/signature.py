@@ -22,6 +22,7 @@ type Value = int | str | None
 # Arrays are indexed with int32 (JAX without x64), so no axis is longer.
 MAX_INT = 2**31 - 1
 
+_VERSION = re.compile(r"[0-9]{1,9}")
 _TEXT = re.compile(r"[A-Za-z0-9_.,+-]+")
 
 
@@ -133,7 +134,7 @@ class Signature:
         """
         head, *rest = text.split() or [""]
         op, sep, version = head.partition("/v")
-        if not sep or not version.isdigit():
+        if not sep or not _VERSION.fullmatch(version):
             hint = f"; a grid point's is attn_tune.grid_point({text!r}).signature"
             raise UsageError(f"signature {text!r} must start with OP/vN{'' if '=' in text else hint}")
         by_name = {f.name: f for f in fields}

@@ -144,6 +144,8 @@ def test_causal_makes_the_right_bound_redundant():
     ("text", "complaint"),
     [
         ("nonsense", "must start with OP/vN"),
+        ("attention/v²", "must start with OP/vN"),
+        ("attention/v" + "9" * 5000, "must start with OP/vN"),
         ("flash_attention/v1 b=1", "needs the field 't'"),
         ("flash_attention/v1 b=1 b=2", "appears twice"),
         ("flash_attention/v1 b=x", "is not an integer"),

@@ -160,11 +160,11 @@ def paged_append(
                 f"new_{name} {list(new.shape)} must have the cache's {sizes['head']} heads of {cache.shape[-1]}"
             )
     lengths = check_integers("kv_lens", kv_lens, (batch,))
+    lengths = first_sequences(num_seqs, lengths)
     tokens = (new_k.shape[0], "new tokens")
     ends = (
         None if cu_q_lens is None else check_ends("cu_q_lens", cu_q_lens, (batch + 1,), most=tokens, num_seqs=num_seqs)
     )
-    lengths = first_sequences(num_seqs, lengths)
     ends = None if ends is None else first_ends(num_seqs, ends)
     table = None if page_table is None else check_integers("page_table", page_table, (batch, None))
     kv_dtype = SAME if k.dtype == new_k.dtype else k.dtype.name

@@ -13,6 +13,7 @@ from attn_tune.integrations.ejkernel.arguments import kernel_of, leave_out, refu
 from attn_tune.integrations.ejkernel.linear import Result, float32
 from attn_tune.ops.fields.arguments import check_array
 from attn_tune.ops.fields.cache_arguments import check_integers
+from attn_tune.ops.fields.packed_arguments import packed_ends
 from attn_tune.schema.errors import UsageError
 
 type Specs = Sequence[PartitionSpec | None] | None
@@ -160,7 +161,8 @@ def ragged_gated_delta_rule(
     leave_out(name, chunk_size=None if chunk_size == 64 else chunk_size)
     if recurrent_state is None or query_start_loc is None or state_indices is None:
         raise UsageError(f"{name}: needs recurrent_state, query_start_loc and state_indices; or call gated_delta_rule")
-    pool, ends = check_array("recurrent_state", recurrent_state), check_array("query_start_loc", query_start_loc)
+    pool, tokens = check_array("recurrent_state", recurrent_state), check_array("query", query).shape[0]
+    ends = packed_ends("query_start_loc", query_start_loc, tokens)
     indices = check_integers("state_indices", state_indices, (ends.size - 1,), "query_start_loc")
     slots, in_place = jnp.where(ends[1:] > ends[:-1], indices, -1), pool.dtype == jnp.float32
     # A negative slot would count from the end.
@@ -173,7 +175,7 @@ def ragged_gated_delta_rule(
         None if decay is None else decay[None],
         beta[None],
         initial_state=pool if in_place else pool.at[places].get(mode="fill", fill_value=0).astype(jnp.float32),
-        cu_seqlens=query_start_loc,
+        cu_seqlens=ends,
         slots=slots if in_place else None,
         return_state=True,
         platform=kernel_of(name, platform, cfg),

@@ -117,7 +117,7 @@ def check_ends(
 
     What Python or numpy holds must not decrease, as far as ``num_seqs`` says that sequences count, must begin with 0 if
     it is to be ``from_zero``, and must end within ``most``: a number, and what is counted. What JAX holds is on the
-    device and is not looked at.
+    device and is not looked at. ``num_seqs`` has passed ``check_count``.
 
     Raises:
       UsageError: as ``check_integers``, or an end comes before the one that it follows, the first is not 0, or the last
@@ -125,10 +125,7 @@ def check_ends(
     """
     ends = check_integers(name, given, shape, beside)
     if _is_on_host((given, num_seqs)):
-        one = np.asarray(num_seqs) if num_seqs is not None else None
-        counted = None if one is None or one.size != 1 else as_integer(one.reshape(())[()])
-        if one is not None and counted is None:
-            return ends  # ``check_count`` says what it must be
+        counted = None if num_seqs is None else as_integer(np.asarray(num_seqs).item())
         known = np.asarray(given)[: None if counted is None else max(counted, 0) + 1]
         if (at := np.flatnonzero(known[1:] < known[:-1])).size:
             raise UsageError(f"{name} must not decrease, got {known[at[0] + 1]} after {known[at[0]]}")

@@ -109,8 +109,13 @@ def test_a_missing_partner_is_named():
     with pytest.raises(UsageError, match=r"state_indices must be integers \[1\] beside query_start_loc, got float32"):
         ours.ragged_gated_delta_rule(q[0], q[0], q[0], q[0, ..., 0], None, ONE, np.array([0, 2]), np.array([0.0]))
     state = np.zeros((1, q.shape[2], q.shape[3], q.shape[3]), np.float32)
-    with pytest.raises(UsageError, match=f"cu_seqlens ends at 99, but there are {q.shape[1]} tokens"):
+    with pytest.raises(UsageError, match=f"query_start_loc ends at 99, but there are {q.shape[1]} tokens"):
         ours.ragged_gated_delta_rule(q[0], q[0], q[0], q[0, ..., 0], None, state, np.array([0, 99]), np.array([0]))
+    for ends in ([[0, 2]], [], 3):
+        with pytest.raises(UsageError, match="query_start_loc must be int32"):
+            ours.ragged_gated_delta_rule(
+                q[0], q[0], q[0], q[0, ..., 0], None, state, np.array(ends, int), np.array([0])
+            )
     with pytest.raises(UsageError, match="reverse"):
         ours.gla_attention(q, q, q, None, None, None, jnp.array([0, 2]), reverse=True)
     for given, name in (
