@@ -46,7 +46,7 @@ def median_us(prepared: Callable[[], Callable[[], Any]], rounds: int) -> float:
 
     for _ in range(3):
         prepared()()
-    flush = flush_of(2**28)
+    flush = flush_of_cache()
     samples: list[float] = []
     for _ in range(rounds):
         run = prepared()
@@ -74,7 +74,7 @@ def race(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Busy]
     order = [names[i] for number in range(rounds) for i in order_of_round(number, len(names))]
     if not torch.cuda.is_available():
         return _by_host(calls, order)
-    flush = flush_of(2 * torch.cuda.get_device_properties(0).L2_cache_size)
+    flush = flush_of_cache()
     (name_of_flush,) = {span.name for span in _traced(flush)}
 
     def run() -> None:
@@ -88,10 +88,11 @@ def race(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Busy]
     return {name: Busy(statistics.median(map(busy_us, runs)), len(runs[-1])) for name, runs in found.items()}
 
 
-def flush_of(size: int) -> Callable[[], Any]:
-    """A call that reads ``size`` bytes in one kernel, as attn-tune's timers do: it leaves no line to write back."""
+def flush_of_cache() -> Callable[[], Any]:
+    """A call that reads twice the L2 cache in one kernel, as attn-tune's timers do: it leaves no line to write back."""
     import torch
 
+    size = 2 * torch.cuda.get_device_properties(0).L2_cache_size
     rows = torch.zeros((size // 2**14, 2**12), dtype=torch.int32, device="cuda")
     return lambda: torch.amax(rows, dim=1)
 

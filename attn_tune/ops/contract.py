@@ -332,7 +332,7 @@ class Op:
         Raises:
           UsageError: the text is malformed or of another op or contract version.
         """
-        head = text.split(maxsplit=1)[0] if "=" in text.strip() else ""
+        head = text.split(maxsplit=1)[0] if "=" in text else ""
         own = f"{self.name}/v{self.version}"
         if "/v" in head and head != own:
             raise UsageError(f"signature {text!r} is not of {own}")

@@ -174,8 +174,9 @@ def _reasons(d: Decision, evidence: Evidence) -> Iterable[str]:
 
 def _doubts(d: Decision, evidence: Evidence, max_regret: float) -> Iterable[tuple[Doubt, str]]:
     record = evidence.of(d)
-    # Feature problems run before a final: the lack of that one is objected to, and the same sweep mends it.
-    if d.proof is not Proof.PROVEN and not (record and record.median_ns is not None and not record.finals):
+    # Feature problems run before a final. Where that is missing ``_reasons`` says so, and the same sweep mends both.
+    lacks_final = record is not None and record.median_ns is not None and not record.finals
+    if d.proof is not Proof.PROVEN and not lacks_final:
         yield Doubt.UNPROVEN, "its config ran no feature problem (--allow-unproven ships it)"
     if d.regret_bound is not None and d.regret_bound > max_regret:
         yield (

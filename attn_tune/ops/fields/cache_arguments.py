@@ -125,7 +125,7 @@ def check_ends(
     """
     ends = check_integers(name, given, shape, beside)
     if _is_on_host((given, num_seqs)):
-        counted = None if num_seqs is None else as_integer(np.asarray(num_seqs).item())
+        counted = None if num_seqs is None else np.asarray(num_seqs).item()
         known = np.asarray(given)[: None if counted is None else max(counted, 0) + 1]
         if (at := np.flatnonzero(known[1:] < known[:-1])).size:
             raise UsageError(f"{name} must not decrease, got {known[at[0] + 1]} after {known[at[0]]}")

@@ -26,9 +26,9 @@ _WANTED, _WANTED_NARROW = 2, 4
 _TRIED = (1, 2, 3, 4, 6, 8)
 # Keys of a program of a cluster, at most: with more, more programs than a cluster has are faster (H200).
 _MOST_KEYS = 256
-# The same of tiles of eight rows over pages, which take 0.90 to 0.99 of the time of wider ones from more than so few.
-_MOST_KEYS_NARROW, _FEW_KEYS = 512, 128
-# Programs of such clusters, at least: of fewer none was measured.
+# Keys of a program between which clusters of tiles of eight rows over pages take 0.90 to 0.99 of the time of other
+# choices, and programs of such clusters, at least: fewer were not measured (H200).
+_LEAST_KEYS_NARROW, _MOST_KEYS_NARROW = 129, 512
 _LEAST_CLUSTERED = 128
 # Parts of a sequence above which combining them takes longer than one program more a multiprocessor wins (H200).
 _MOST_PARTS = 132
@@ -38,9 +38,9 @@ _MOST_CLUSTERED = 4
 _ENOUGH = 1.5
 # The same of latents, whose tiles leave room for one program at a time: the last turn must not matter.
 _ENOUGH_LATENT = 6
-# From so many on, with so many keys, programs of fewer stages share a multiprocessor, and one reads while another
-# begins: 64 sequences of 2k keys take 124 us and not 139, 128 of them 247 and not 252 (H200).
-_TURNS, _KEYS_OF_TURNS = 3, 2048
+# Programs for each multiprocessor, and keys of each, from which on less shared memory a program pays: several are
+# resident, and one reads while another begins. 64 sequences of 2k keys take 124 us and not 139 (H200).
+_MANY_PROGRAMS, _MANY_KEYS = 3, 2048
 
 
 def place(problem: Problem, direction: str, device: Device) -> int:
@@ -59,7 +59,7 @@ def heuristic(problem: Problem, device: Device) -> Config:
         wanted = _WANTED_NARROW
     is_even = problem.workload == "eq" or problem.window is not None or problem.batch == 1
     if is_even and problem.batch * lanes(problem, tile) >= enough * units(device):
-        return _in_turns(problem, device, tile)
+        return _co_resident(problem, device, tile)
     if is_even and (clustered := _narrow_cluster(problem, device) or _clustered(problem, device, wide)) is not None:
         return clustered
     cut = dataclasses.replace(tile, num_programs=_shared(problem, device, tile, wanted))
@@ -94,11 +94,11 @@ def _narrow(problem: Problem, device: Device) -> Config | None:
     return Config(block_q=NARROW, block_k=min(64, block_cap(problem.kv_len)), num_warps=2, num_stages=6)
 
 
-def _in_turns(problem: Problem, device: Device, tile: Config) -> Config:
-    """``tile`` with the stages and warps that let several programs share a multiprocessor, where there are many."""
+def _co_resident(problem: Problem, device: Device, tile: Config) -> Config:
+    """``tile`` with few stages and warps where there are many programs, so that a multiprocessor runs several."""
     is_plain = problem.cache_dtype not in CODES and tile.block_q == MIN_BLOCK
-    many = problem.batch * lanes(problem, tile) >= _TURNS * units(device) and _most_keys(problem) >= _KEYS_OF_TURNS
-    if not (is_plain and many and _is_usual(problem, device)):
+    many = problem.batch * lanes(problem, tile) >= _MANY_PROGRAMS * units(device)
+    if not (is_plain and many and _most_keys(problem) >= _MANY_KEYS and _is_usual(problem, device)):
         return tile
     return dataclasses.replace(tile, num_warps=2, num_stages=2)
 
@@ -107,7 +107,7 @@ def _narrow_cluster(problem: Problem, device: Device) -> Config | None:
     """The largest cluster of tiles of eight rows over pages; None where wider tiles or more programs are faster."""
     cluster = max(tried(Config, "cluster"))
     own = -(-_most_keys(problem) // cluster)
-    if not (_FEW_KEYS < own <= _MOST_KEYS_NARROW and _can_be_narrow(problem) and _is_usual(problem, device)):
+    if not (_LEAST_KEYS_NARROW <= own <= _MOST_KEYS_NARROW and _can_be_narrow(problem) and _is_usual(problem, device)):
         return None
     config = Config(block_q=NARROW, block_k=64, num_warps=2, num_stages=5, cluster=cluster)
     programs = problem.batch * lanes(problem, config) * cluster
