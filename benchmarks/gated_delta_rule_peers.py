@@ -5,7 +5,7 @@
 
 For each point the untuned configs of our kernels and those of ``_CHANGES``; with ``--launches`` each launch of the
 untuned ``triton`` by itself, and with ``--fla`` fla's Triton kernels, where torch and fla can be imported (these by
-torch's profiler in the same process; their own tuning takes most of a minute). A row says microseconds, and the worst
+torch's profiler in another process; their own tuning takes most of a minute). A row says microseconds, and the worst
 error of each of ours on inputs at the edges, as a multiple of what is allowed. A GPU is needed.
 """
 
@@ -242,6 +242,7 @@ def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) 
         "us": us,
         "tb_s": {peer: round(moved / one / 1e6, 3) for peer, one in us.items()},
         "error_ratio": errors,
+        "timer": times["timer"],
         "cannot": times["cannot"],
     }
 
@@ -373,13 +374,14 @@ def _fla(problem: Problem, direction: str, rounds: int) -> float:
         "beta": torch.rand(*values, device="cuda"),
     }
     state = torch.zeros(p.batch, p.num_value_heads, p.head_dim, p.v_head_dim, device="cuda")
+    states = {"initial_state": state if p.has_initial_state else None, "output_final_state": p.has_final_state}
     rule = fused_recurrent_gated_delta_rule if p.length == 1 else chunk_gated_delta_rule
     if direction == "bwd":
         given = {name: x.requires_grad_() for name, x in given.items()}
     dout = torch.randn_like(given["v"])
 
     def forward() -> Any:
-        return rule(**given, scale=p.scale, initial_state=state, output_final_state=True)[0]
+        return rule(**given, scale=p.scale, **states)[0]
 
     def prepared() -> Any:
         if direction == "fwd":

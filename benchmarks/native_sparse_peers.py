@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch_busy import median_us
 from untuned_peers import Calls, Changes, calls_of, compiled_calls, configs_of, problem_of, record, timed
 
@@ -83,7 +84,7 @@ def _row(name: str, direction: str, text: str, args: Any) -> dict[str, Any]:
         calls |= _dense(problem, direction, operands)
     rivals = {}
     if args.rival and importlib.util.find_spec("fla"):
-        rivals["fla"] = functools.partial(_fla, problem, direction, operands.indices, args.rounds)
+        rivals["fla"] = functools.partial(_fla, problem, direction, np.asarray(operands.indices), args.rounds)
     return row | timed(name, compiled_calls(calls), args.rounds, rivals)
 
 
@@ -158,7 +159,6 @@ def _dense(problem: Any, direction: str, operands: Any) -> Calls:
 
 def _fla(problem: Any, direction: str, indices: Any, rounds: int) -> float:
     """The median device time of fla's selected branch in microseconds, of the backward without the forward."""
-    import numpy as np
     import torch
     from fla.ops.nsa import parallel_nsa
 
@@ -168,7 +168,7 @@ def _fla(problem: Any, direction: str, indices: Any, rounds: int) -> float:
         torch.randn(p.batch, p.q_len, heads, width, **device, requires_grad=direction == "bwd")
         for heads, width in ((p.num_q_heads, p.head_dim), (p.num_kv_heads, p.head_dim), (p.num_kv_heads, p.v_head_dim))
     )
-    blocks = torch.from_numpy(np.asarray(indices).astype(np.int64)).cuda()
+    blocks = torch.from_numpy(indices.astype(np.int64)).cuda()
     dout = torch.randn(p.batch, p.q_len, p.num_q_heads, p.v_head_dim, **device)
 
     def forward() -> Any:

@@ -38,12 +38,10 @@ class Busy(NamedTuple):
 
 
 def median_us(prepared: Callable[[], Callable[[], Any]], rounds: int) -> float:
-    """The median time from the first to the last event of a call on the GPU, in microseconds, with a cold cache.
+    """The median time of a call's kernels on the GPU, in microseconds, with a cold cache.
 
     ``prepared`` makes a call, untimed: that of a backward needs a forward of its own. Three are made and run before.
     """
-    import torch
-
     for _ in range(3):
         prepared()()
     flush = flush_of_cache()
@@ -51,12 +49,7 @@ def median_us(prepared: Callable[[], Callable[[], Any]], rounds: int) -> float:
     for _ in range(rounds):
         run = prepared()
         flush()
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            run()
-            torch.cuda.synchronize()
-        events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-        samples.append(max(e.time_range.end for e in events) - min(e.time_range.start for e in events))
+        samples.append(busy_us(_traced(run)))
     return round(statistics.median(samples), 2)
 
 

@@ -6,6 +6,9 @@ import functools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,11 +157,12 @@ def timed(
     *,
     seconds: float = 4.0,
 ) -> dict[str, Any]:
-    """Microseconds of a call by peer, interleaved and with a cold cache, and reasons of those that cannot.
+    """Microseconds of a call by peer, interleaved and with a cold cache, the timer, and reasons of those that cannot.
 
     Args:
       name: the name of the point.
-      rivals: functions that time themselves.
+      rivals: functions that time themselves, run in a process of their own: once torch's profiler has run in a
+        process, XLA's finds no kernels there any more, and all later points would be timed by the host's clock.
       seconds: about how long all rounds may take.
     """
     from attn_tune.devices.identity import current_device
@@ -166,9 +170,10 @@ def timed(
     from attn_tune.tuner.work.measure import make_flush, race
     from attn_tune.tuner.work.timers.choose import choose_timer
 
+    timer = choose_timer()
     measured = race(
         list(calls.entries.values()),
-        timer=choose_timer(),
+        timer=timer,
         policy=MeasurePolicy(rounds=rounds, rounds_max_s=seconds),
         flush=make_flush(current_device()),
         round_id=name,
@@ -177,10 +182,17 @@ def timed(
     cannot = dict(calls.cannot)
     for rival, time_us in (rivals or {}).items():
         try:
-            us[rival] = time_us()
+            us[rival] = _process_of_torch().submit(time_us).result()
         except Exception as error:  # as in ``compiled_calls``
             cannot[rival] = short(error)
-    return {"us": us, "cannot": cannot}
+            if isinstance(error, BrokenProcessPool):
+                _process_of_torch.cache_clear()
+    return {"us": us, "timer": timer.name, "cannot": cannot}
+
+
+@functools.cache
+def _process_of_torch() -> Executor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
 def short(error: Exception) -> str:

@@ -311,7 +311,7 @@ def test_every_measured_row_of_linear_attention_is_recorded():
     more = json.loads((ROOT / "benchmarks/results/h200/linear_attention.json").read_text())["rows"]
     for found, count, of in ((r"[\d/]+, \d+x\w+, [^|]+", 11, rows), (r"`\w+` \d+, \d+x\w+, [^|]+", 10, more)):
         recorded = {f"{us:.1f}" for row in of for us in row["us"].values()}
-        numbers = rf"^\| {found} \| ([\d.]+) \| ([\d.]*) ?\| ([\d.]*)"
+        numbers = rf"^\| {found} \| ([\d.]+) \| ([\d.]*) ?\| ([\d.]*) ?\|$"
         quoted = re.findall(numbers, text("linear-attention.md"), re.MULTILINE)
         assert len(quoted) == count
         assert {us for row in quoted for us in row if us} <= recorded

@@ -1,6 +1,7 @@
 """The shared parts of benchmarks of untuned configs: dry runs, changed configs, and errors of a peer as its result."""
 
 import json
+import os
 
 import block_sparse_peers
 import jax.numpy as jnp
@@ -35,14 +36,17 @@ def test_a_change_of_a_part_leaves_the_other_part_untuned():
     assert (first.dq.num_stages, second.dkv.block_k) == (2, 128)
 
 
-def test_errors_of_peers_and_rivals_are_their_results():
-    def fails(_):
-        raise ValueError("no such kernel")
+def fails(*_):
+    raise ValueError("no such kernel")
 
+
+def test_errors_of_peers_and_rivals_are_their_results():
     seen = {}
     ready = compiled_calls({"ours": (jnp.sum, jnp.ones(4)), "other": (fails, jnp.ones(4))}, seen.__setitem__)
-    found = timed("a point", ready, 3, {"rival": lambda: 2.5, "absent": lambda: fails(0)})
+    found = timed("a point", ready, 3, {"rival": os.getpid, "absent": fails})
     assert float(seen["ours"]) == 4.0
     assert found["us"].keys() == {"ours", "rival"}
     assert found["us"]["ours"] > 0
+    assert found["us"]["rival"] != os.getpid(), "torch's profiler would keep XLA's from all later points"
+    assert found["timer"] == "host"
     assert found["cannot"] == dict.fromkeys(("other", "absent"), "ValueError: no such kernel")
