@@ -67,26 +67,33 @@ def of_length_one(x):
     return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + 1e-6)
 
 
-def layer(params, x, memory):
-    """Outputs ``[B, T, WIDTH]`` of any number of tokens, and what the sequences keep."""
+def layer(params, x, memory=None):
+    """Outputs ``[B, T, WIDTH]`` of any number of tokens, and what the sequences keep: None without memory.
+
+    So it is in training: a call that neither gives nor returns states is a problem of its own, with a faster backward.
+    """
+    before = empty_memory(x.shape[0]).recent if memory is None else memory.recent
     batch, length, _ = x.shape
-    mixed, recent = convolved(x @ params["mixed"], memory.recent, params["filter"])
+    mixed, recent = convolved(x @ params["mixed"], before, params["filter"])
     q, k, v = jnp.split(mixed, [K * H, 2 * K * H], axis=-1)
     q, k = (of_length_one(y.reshape(batch, length, K, H)) for y in (q, k))
     g = -jnp.exp(params["A_log"]) * jax.nn.softplus(x @ params["a"] + params["dt_bias"])
     beta = jax.nn.sigmoid(x @ params["b"])
-    out, state = attn_tune.gated_delta_rule(
-        q, k, v.reshape(batch, length, N, V), g, beta, initial_state=memory.state, return_state=True
-    )
+    arrays = (q, k, v.reshape(batch, length, N, V), g, beta)
+    if memory is None:
+        out, kept = attn_tune.gated_delta_rule(*arrays), None
+    else:
+        out, state = attn_tune.gated_delta_rule(*arrays, initial_state=memory.state, return_state=True)
+        kept = Memory(recent, state)
     z = jax.nn.silu((x @ params["z"]).reshape(batch, length, N, V))
     out = out * jax.lax.rsqrt(jnp.mean(out * out, axis=-1, keepdims=True) + 1e-6) * params["norm"] * z
-    return out.reshape(batch, length, N * V) @ params["out"], Memory(recent, state)
+    return out.reshape(batch, length, N * V) @ params["out"], kept
 
 
 @jax.jit
 def train_step(params, x, wanted):
     def loss(params):
-        return jnp.mean((layer(params, x, empty_memory(x.shape[0]))[0] - wanted) ** 2)
+        return jnp.mean((layer(params, x)[0] - wanted) ** 2)
 
     value, gradients = jax.value_and_grad(loss)(params)
     return value, jax.tree.map(lambda p, g: p - 0.3 * g, params, gradients)

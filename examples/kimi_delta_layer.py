@@ -68,26 +68,33 @@ def of_length_one(x):
     return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + 1e-6)
 
 
-def layer(params, x, memory):
-    """Outputs ``[B, T, WIDTH]`` of any number of tokens, and what the sequences keep."""
+def layer(params, x, memory=None):
+    """Outputs ``[B, T, WIDTH]`` of any number of tokens, and what the sequences keep: None without memory.
+
+    So it is in training: a call that neither gives nor returns states is a problem of its own, with a faster backward.
+    """
+    before = empty_memory(x.shape[0]).recent if memory is None else memory.recent
     heads = (*x.shape[:2], N, H)
-    mixed, recent = convolved(x @ params["mixed"], memory.recent, params["filter"])
+    mixed, recent = convolved(x @ params["mixed"], before, params["filter"])
     q, k, v = (y.reshape(heads) for y in jnp.split(mixed, 3, axis=-1))
     raw = (x @ params["gate_down"] @ params["gate_up"]).reshape(heads)
     g = -jnp.exp(params["A_log"])[:, None] * jax.nn.softplus(raw + params["dt_bias"])
     beta = jax.nn.sigmoid(x @ params["beta"])
-    out, state = attn_tune.kda(
-        of_length_one(q), of_length_one(k), v, g, beta, initial_state=memory.state, return_state=True
-    )
+    arrays = (of_length_one(q), of_length_one(k), v, g, beta)
+    if memory is None:
+        out, kept = attn_tune.kda(*arrays), None
+    else:
+        out, state = attn_tune.kda(*arrays, initial_state=memory.state, return_state=True)
+        kept = Memory(recent, state)
     z = jax.nn.sigmoid(x @ params["z_down"] @ params["z_up"]).reshape(heads)
     out = out * jax.lax.rsqrt(jnp.mean(out * out, axis=-1, keepdims=True) + 1e-6) * params["norm"] * z
-    return out.reshape(*x.shape[:2], N * H) @ params["out"], Memory(recent, state)
+    return out.reshape(*x.shape[:2], N * H) @ params["out"], kept
 
 
 @jax.jit
 def train_step(params, x, wanted):
     def loss(params):
-        return jnp.mean((layer(params, x, empty_memory(x.shape[0]))[0] - wanted) ** 2)
+        return jnp.mean((layer(params, x)[0] - wanted) ** 2)
 
     value, gradients = jax.value_and_grad(loss)(params)
     return value, jax.tree.map(lambda p, g: p - 0.3 * g, params, gradients)

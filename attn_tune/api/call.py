@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array
 
 from attn_tune.api.declaration import Call
@@ -20,7 +20,7 @@ from attn_tune.api.meshes.deferred import as_varying
 from attn_tune.api.meshes.sharding import Inputs, sharded, sharded_by_types
 from attn_tune.api.request import Platform, Request, request_of
 from attn_tune.runtime.active.layers import in_open_blocks
-from attn_tune.schema.errors import UsageError
+from attn_tune.schema.errors import UsageError, shown
 
 type Outputs = dict[str, Array]
 # ``(problem, operands, extra, outputs) -> outputs``
@@ -64,6 +64,8 @@ def run(
     if mesh is None or in_specs is None:
         missing = "mesh" if mesh is None else "in_specs"
         raise UsageError(f"{missing} is missing: a sharded call needs both mesh and in_specs")
+    if not isinstance(mesh, Mesh | AbstractMesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"mesh must be a jax.sharding.Mesh, got {shown(mesh)}")
     return sharded(call, bound, problem, inputs, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
 
 

@@ -53,8 +53,9 @@ def refusal(call: Call) -> str:
     """The sentence of the error where a derivative is refused."""
     way = f"; {call.alternative}" if call.alternative else ""
     if call.backward_inputs is None:
+        one = f"this call of {call.op}" if call.gradients else call.op
         return (
-            f"{call.op} has no derivative: its kernels compute the forward alone{way}; "
+            f"{one} has no derivative: its kernels compute the forward alone{way}; "
             "jax.lax.stop_gradient of its operands says that none is wanted"
         )
     return (

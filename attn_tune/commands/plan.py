@@ -110,8 +110,7 @@ def show_plan(
         output.say(f"{counted(left, 'pair')} of case and kernel left out: the kernel cannot do it ({how} says why)")
     output.say(
         f"{counted(counts.cases, 'case')}, at most {counted(counts.todo, 'config')} to try by strategy {strategy}, "
-        f"{counts.done} tried before; refused beforehand: {counted(counts.pruned, 'config')}, and "
-        f"{counted(counts.unsupported_kernels, 'pair')} of case and kernel; "
+        f"{counts.done} tried before, {counts.pruned} refused beforehand; "
         + (
             f"about {clock(low)} to {clock(high)}: a guess by the sizes, references and feature problems "
             "among them, as no sweep on such a device is recorded"

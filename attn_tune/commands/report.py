@@ -207,7 +207,7 @@ def _print(
         print(end="\n" if shown else "")
         shown += 1
         whole = frame
-        title, rest, refused = _TITLES.get(name, str(name).capitalize()), 0, 0
+        title, rest, refused, is_cut = _TITLES.get(name, str(name).capitalize()), 0, 0, False
         if name in (Section.STATUSES, Section.FAILURES):
             refused = len(set(frame["kernel"]) & set(folded))
             frame = frame.loc[~frame["kernel"].isin(list(folded))]
@@ -215,7 +215,9 @@ def _print(
             frame = frames.occurring(frame)
         # Who asked for the reasons alone wants all of them.
         if name is Section.FAILURES and not every and len(parts) > 1:
+            full = frame.head(frames.SHOWN)
             frame, rest = frames.shortened(frame)
+            is_cut = not frame["reason"].equals(full["reason"])
         frame = frame.drop(columns=[c for c in _HIDDEN.get(name, ()) if c in frame])
         if frame.empty:
             output.say(f"{title.partition(':')[0]}: none")
@@ -225,6 +227,8 @@ def _print(
             output.emit_frame(frame, title=title)
         if rest:
             output.say(f"and {rest} more (--all lists them)")
+        elif is_cut:
+            output.say("--all has the reasons in full")
         if name is Section.STATUSES:
             output.say(frames.counts_in_words(whole) + frames.left_out(whole, folded))
         if refused and (name is Section.STATUSES or Section.STATUSES not in parts):

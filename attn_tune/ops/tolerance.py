@@ -174,8 +174,8 @@ def _judge(output: Output, measures: np.ndarray, dtype: jnp.dtype, of_values: fl
         multiples = (QUANTISED_NORM_MULTIPLE, QUANTISED_ROW_MULTIPLE)
     if working.itemsize >= 4:
         sums_cancel = output.kind in (OutputKind.GRADIENT, OutputKind.STATE)
-        row = GRADIENT_ROW_FLOOR_ROUNDINGS_FLOAT32 if sums_cancel else ROW_FLOOR_ROUNDINGS_FLOAT32
-        floors = (FLOOR_ROUNDINGS_FLOAT32, row)
+        norm, row = (output.roundings * one for one in (FLOOR_ROUNDINGS_FLOAT32, ROW_FLOOR_ROUNDINGS_FLOAT32))
+        floors = (norm, max(row, GRADIENT_ROW_FLOOR_ROUNDINGS_FLOAT32) if sums_cancel else row)
     least = [floor * _rounding(working) for floor in floors]
     if output.kind is OutputKind.LOGSUMEXP:
         least = [max(one, part * of_values) for one, part in zip(least, LOGARITHM_PARTS, strict=True)]

@@ -5,7 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from attn_tune.api.flash_attention import create_shard_map_wrapper, flash_attention
 from attn_tune.ops.masks.mask_info import MaskInfo
@@ -102,6 +102,8 @@ results = {
     "head_dim": refusal(arrays(), (P(None, None, None, "model"), P(), P())),
     "kv_heads": refusal(arrays(), (P(None, None, "model"), P(), P())),
     "mesh_axis": refusal(arrays(), (P("nowhere"), P("nowhere"), P("nowhere"))),
+    "twice": refusal(arrays(), (P("data", None, "data"), P(), P())),
+    "sharding": refusal(arrays(), (NamedSharding(MESH, P()), P(), P())),
     "divide": refusal(arrays(), (P(None, None, "data"),) * 3),
     "out": refusal(arrays(), SPECS, out_specs=P("data")),
 }

@@ -34,6 +34,8 @@ def test_shards_are_looked_up_by_their_own_shapes(results):
         ("head_dim", "UnsupportedError: query is sharded along its head dim"),
         ("kv_heads", "UnsupportedError: query heads are sharded along 'model'"),
         ("mesh_axis", "UsageError: mesh has no axis 'nowhere'"),
+        ("twice", "UsageError: in_specs[0] names the mesh axis 'data' twice"),
+        ("sharding", "UsageError: in_specs[0] must be a jax.sharding.PartitionSpec or None, got NamedSharding"),
         ("divide", "UsageError: key/value heads (2) cannot be split 4 ways"),
         ("out", "UsageError: out_specs must be that of the operands"),
     ],

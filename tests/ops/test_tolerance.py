@@ -1,5 +1,6 @@
 """The rule of proof of each kind of output."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,6 +34,21 @@ def test_one_wrong_row_of_a_value_fails_where_a_gradient_may_cancel():
     wrong = TALL.at[0, 3].multiply(1 + 3e-5)
     assert ratio(Output(name="x"), wrong, TALL) > 1
     assert ratio(Output(name="x", kind="gradient", of="q"), wrong, TALL) <= 1
+
+
+def test_an_output_whose_sums_cancel_may_have_more_roundings_in_float32_alone():
+    one_row, all_rows = TALL.at[0, 3].multiply(1 + 2e-5), TALL * (1 + 5e-6)
+    for wrong in (one_row, all_rows):
+        assert ratio(Output(name="x"), wrong, TALL) > 1
+        assert ratio(Output(name="x", roundings=4), wrong, TALL) <= 1
+    # One pass of tf32 fails all the same.
+    coarse = jax.lax.reduce_precision(TALL, exponent_bits=8, mantissa_bits=10)
+    assert ratio(Output(name="x", roundings=4), coarse, TALL) > 10
+    # A row of a gradient is allowed more by itself, and bfloat16 has one rounding.
+    of_gradient = [ratio(Output(name="x", kind="gradient", of="q", roundings=n), one_row, TALL) for n in (1, 4)]
+    assert of_gradient[0] == of_gradient[1]
+    small = TALL.astype(jnp.bfloat16)
+    assert ratio(Output(name="x", roundings=4), small * jnp.bfloat16(1.02), small) > 1
 
 
 def test_the_name_of_an_output_decides_nothing():

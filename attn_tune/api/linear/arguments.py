@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
@@ -19,7 +20,7 @@ _GATES = {
 }
 # The function for gates that another one does not take.
 _ELSEWHERE = {
-    "gated_delta_rule": "a gate for each channel of the keys: kda",
+    "gated_delta_rule": "one gate for each value head: jnp.broadcast_to(g, v.shape[:3]); one for each channel: kda",
     "linear_attention": "a gate for each channel of the keys: gla",
     "kda": "a gate for each head: gated_delta_rule; no gate: gated_delta_rule(..., g=None)",
     "gla": "a gate for each head: linear_attention; no gate: linear_attention(..., g=None)",
@@ -61,8 +62,28 @@ def checked_gates(op: str, given: Any, kind: str, q: Array, v: Array) -> Float[A
         forms = ", or ".join(f"{list(shapes[one])}, {_GATES[one]}" for one in allowed)
         got = "None" if x is None else f"{x.dtype}{list(x.shape)}"
         raise UsageError(f"g must be {_dtypes(q)}{forms}, got {got}; {_ELSEWHERE[op]}")
-    # Differences of infinite gates are not numbers; this one is as good as minus infinity.
-    return jnp.maximum(_checked_numbers("g", x, shapes[kind], _GATES[kind], q), LOWEST_GATE)
+    return _finite(_checked_numbers("g", x, shapes[kind], _GATES[kind], q))
+
+
+@jax.custom_vjp
+def _finite(g: Array) -> Array:
+    """Gates of at least ``LOWEST_GATE``, as good as minus infinity: differences of infinite gates are not numbers.
+
+    By JAX's own derivative two more arrays like the gates would be kept for a backward.
+    """
+    return jnp.maximum(g, LOWEST_GATE)
+
+
+def _finite_forward(g: Array) -> tuple[Array, Array]:
+    finite = _finite(g)
+    return finite, finite
+
+
+def _finite_backward(finite: Array, dg: Array) -> tuple[Array]:
+    return (jnp.where(finite == LOWEST_GATE, 0.0, dg),)
+
+
+_finite.defvjp(_finite_forward, _finite_backward)
 
 
 def checked_strengths(given: Any, q: Array, v: Array) -> Float[Array, "B T N"] | None:

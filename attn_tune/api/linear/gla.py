@@ -91,7 +91,7 @@ def gla(
 
     Returns:
       The output like ``v``. With ``return_state`` also the state after the last token of each sequence, float32
-      ``[sequences, N, H, V]``.
+      ``[sequences, N, H, V]``, or with ``slots`` the pool.
 
     Raises:
       UsageError: an argument is malformed; the message names it.

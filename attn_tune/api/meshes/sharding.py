@@ -26,7 +26,7 @@ from attn_tune.api.meshes.axes import (
 from attn_tune.api.meshes.deferred import varying_axes
 from attn_tune.api.meshes.shards import own_part, summed_outputs
 from attn_tune.ops.cached import cached
-from attn_tune.schema.errors import UnsupportedError, UsageError
+from attn_tune.schema.errors import UnsupportedError, UsageError, shown
 
 
 class Inputs(NamedTuple):
@@ -249,9 +249,15 @@ def _check_whole(call: Call, mesh: Mesh, public: str, letter: str, entry: Any) -
 
 
 def _padded(spec: PartitionSpec | None, name: str, rank: int) -> tuple[Any, ...]:
+    # Callers may pass anything, such as shardings.
+    if not isinstance(spec, tuple | PartitionSpec | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{name} must be a jax.sharding.PartitionSpec or None, got {shown(spec)}")
     entries = () if spec is None else tuple(spec)
     if len(entries) > rank:
         raise UsageError(f"{name} has {len(entries)} axes, the array has {rank}")
+    names = [one for entry in entries for one in names_of(entry)]
+    if twice := next((one for one in names if names.count(one) > 1), None):
+        raise UsageError(f"{name} names the mesh axis {twice!r} twice: {spec}")
     return entries + (None,) * (rank - len(entries))
 
 

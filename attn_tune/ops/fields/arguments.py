@@ -101,6 +101,8 @@ def static_float(name: str, value: Any) -> float:
         number = None if isinstance(value, str | bytes | bool | np.bool_) else float(value)
     except (TypeError, ValueError):
         number = None
+    except OverflowError:
+        number = math.inf
     if number is None:
         raise UsageError(f"{name} must be a number, got {shown(value)}")
     if not math.isfinite(number):
@@ -204,9 +206,11 @@ def check_array(name: str, given: Any) -> Array:
       UsageError: it is none.
     """
     try:
-        return jnp.asarray(given if isinstance(given, int) else saturated(given))
+        if not isinstance(given, str | bytes):
+            return jnp.asarray(given if isinstance(given, int) else saturated(given))
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{name} must be an array, got {type(given).__name__}") from None
+        pass
+    raise UsageError(f"{name} must be an array, of a dtype that JAX has and integers within int32, got {shown(given)}")
 
 
 def check_not_empty(name: str, array: Array) -> Array:

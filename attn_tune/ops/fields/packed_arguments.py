@@ -19,7 +19,9 @@ def checked_ends(cu_seqlens: Any, rows: int, length: int) -> Int[Array, " ends"]
     if cu_seqlens is None:
         return None
     if rows != 1:
-        raise UsageError(f"cu_seqlens lays sequences end to end in a batch of 1, got a batch of {rows}")
+        raise UsageError(
+            f"cu_seqlens lays sequences end to end in a batch of 1, got a batch of {rows}: reshape it to one row"
+        )
     return packed_ends("cu_seqlens", cu_seqlens, length)
 
 

@@ -114,8 +114,9 @@ class RecurrentProblem:
       ragged: the sequences lie end to end in a batch of one, and an array says where each begins.
       workload: the profile of lengths of ragged inputs.
       scale: multiplies the output. Not in the signature.
-      at_edges: the inputs have gates at both ends of their range, strengths up to 2, repeated keys, queries and keys of
-        several lengths and, if ragged, sequences without a token and tokens of no sequence. Not in the signature.
+      at_edges: the inputs have gates at both ends of their range, strengths (of the delta rule) up to 2, repeated keys,
+        queries and keys of several lengths and, if ragged, sequences without a token and tokens of no sequence. Not in
+        the signature.
 
     Raises:
       UsageError: an impossible size or flag; the message names it.

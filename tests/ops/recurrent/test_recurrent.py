@@ -178,6 +178,28 @@ def test_kernels_over_chunks_leave_steps_of_decoding_to_others(op, kernel):
         assert "decoding" not in str(spec.unsupported(dataclasses.replace(one, **other), "fwd", h200))
 
 
+@pytest.mark.parametrize(
+    ("op", "sizes", "chunk", "seeds"),
+    [
+        # Rows of which queries and keys are nearly at right angles, and sums of gates over hundreds of tokens.
+        ("gla", "b=1 t=1 n=4 k=2 h=8 v=8 dtype=float32", 16, [1009]),
+        ("gated_delta_rule", "b=4 t=333 n=8 k=4 h=16 v=16 dtype=float32 state=both", 8, [3, 5]),
+    ],
+)
+def test_float32_kernels_are_right_where_their_sums_cancel(op, sizes, chunk, seeds):
+    declared, search = get_op(op), get_kernel(f"{op}/xla").searches["fwd"]
+    problem = declared.from_signature(declared.parse_signature(f"{op}/v1 {sizes}"))
+    problem = dataclasses.replace(problem, scale=0.2121 if chunk == 16 else 0.15)
+    made = compile_case_functions(declared, problem, "fwd")
+    config = dataclasses.replace(search.heuristic(problem, current_device()), chunk=chunk)
+    call = jax.jit(functools.partial(load(search.call), problem, config))
+    for seed in seeds:
+        found = validate(call, [made.make(seed)])
+        assert found.correct, found.remark
+    coarse = lambda x: call(jax.tree.map(lambda y: jax.lax.reduce_precision(y, 8, 10), x))  # noqa: E731
+    assert not validate(coarse, [made.make(seeds[0])]).correct, "one pass of tf32"
+
+
 @pytest.mark.parametrize("op", SAMPLES)
 def test_steps_of_decoding_have_products_of_float32_on_every_device(op):
     step, search = SAMPLES[op]()["four_tokens"], get_kernel(f"{op}/xla").searches["fwd"]

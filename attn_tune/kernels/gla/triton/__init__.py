@@ -7,5 +7,5 @@ SPEC = linear_spec(
     "gla",
     forward=ChannelForwardConfig,
     backward=ChannelBackwardConfig,
-    summary="chunks of tokens in Triton, whose products are made by halving them, so that no gate overflows",
+    summary="chunks of tokens in Triton, cut in halves again and again, so that no exponential of gates overflows",
 )
