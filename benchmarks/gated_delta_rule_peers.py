@@ -4,9 +4,10 @@
     python benchmarks/gated_delta_rule_peers.py --out delta.json
 
 For each point the untuned configs of our kernels and those of ``_CHANGES``; with ``--launches`` each launch of the
-untuned ``triton`` by itself, and with ``--fla`` fla's Triton kernels, where torch and fla can be imported (these by
-torch's profiler in another process; their own tuning takes most of a minute). A row says microseconds, and the worst
-error of each of ours on inputs at the edges, as a multiple of what is allowed. A GPU is needed.
+untuned ``triton`` by itself, and with ``--fla`` and ``--flashinfer`` these projects' kernels, where torch and they can
+be imported (by torch's profiler in another process; fla's own tuning takes most of a minute, and FlashInfer compiles
+its prefill at first). A row says microseconds, and the worst error of each of ours on inputs at the edges, as a
+multiple of what is allowed. A GPU is needed.
 """
 
 import argparse
@@ -22,8 +23,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from gated_delta_rule_rivals import RIVALS
 from paged_decode_peers import versions
-from torch_busy import median_us
 from untuned_peers import Compiled, copy_of, short, timed
 
 from attn_tune.ops.gated_delta_rule.problem import NAME, Problem
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[""], help="points whose name contains one of these")
     parser.add_argument("--peers", nargs="*", default=[""], help="peers whose name contains one of these")
     parser.add_argument("--launches", action="store_true", help="time each launch of the untuned triton by itself")
-    parser.add_argument("--fla", action="store_true", help="time fla too")
+    for rival in RIVALS:
+        parser.add_argument(f"--{rival}", action="store_true", help=f"time {rival} too")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=140.0, help="no point begins later than that")
     parser.add_argument("--jobs", type=int, default=12, help="processes that compile")
@@ -222,9 +224,11 @@ def _row(name: str, problem: Problem, direction: str, args: argparse.Namespace) 
     if problem.length == 1:
         ready.entries[COPY] = copy_of(inputs.initial_state)
         ready.entries[IN_TURN] = _in_turn(problem, inputs)
-    rivals = {}
-    if args.fla and importlib.util.find_spec("fla"):
-        rivals["fla"] = functools.partial(_fla, problem, direction, args.rounds)
+    rivals = {
+        rival: functools.partial(times, problem, direction, args.rounds)
+        for rival, times in RIVALS.items()
+        if getattr(args, rival) and importlib.util.find_spec(rival)
+    }
     times = timed(name, ready, args.rounds, rivals, seconds=8.0)
     us = times["us"]
     if IN_TURN in us:
@@ -351,45 +355,6 @@ def _static(problem: Problem, config: Any) -> Any:
     from attn_tune.kernels.lang.triton.chunks.static import static_of
 
     return static_of(problem, config, config.block_v, getattr(config, "segments", 1))
-
-
-def _fla(problem: Problem, direction: str, rounds: int) -> float:
-    """The median device time of fla's kernels in microseconds, of the backward without the forward."""
-    import torch
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
-
-    p = problem
-    torch.manual_seed(0)
-
-    def unit() -> Any:
-        drawn = torch.randn(p.batch, p.length, p.num_key_heads, p.head_dim, device="cuda")
-        return torch.nn.functional.normalize(drawn, dim=-1).to(torch.bfloat16)
-
-    values = (p.batch, p.length, p.num_value_heads)
-    given = {
-        "q": unit(),
-        "k": unit(),
-        "v": torch.randn(*values, p.v_head_dim, device="cuda", dtype=torch.bfloat16),
-        "g": -torch.nn.functional.softplus(torch.randn(*values, device="cuda")),
-        "beta": torch.rand(*values, device="cuda"),
-    }
-    state = torch.zeros(p.batch, p.num_value_heads, p.head_dim, p.v_head_dim, device="cuda")
-    states = {"initial_state": state if p.has_initial_state else None, "output_final_state": p.has_final_state}
-    rule = fused_recurrent_gated_delta_rule if p.length == 1 else chunk_gated_delta_rule
-    if direction == "bwd":
-        given = {name: x.requires_grad_() for name, x in given.items()}
-    dout = torch.randn_like(given["v"])
-
-    def forward() -> Any:
-        return rule(**given, scale=p.scale, **states)[0]
-
-    def prepared() -> Any:
-        if direction == "fwd":
-            return lambda: torch.no_grad()(forward)()
-        out = forward()
-        return lambda: torch.autograd.grad(out, list(given.values()), dout)
-
-    return median_us(prepared, rounds)
 
 
 if __name__ == "__main__":

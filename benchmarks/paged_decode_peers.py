@@ -56,19 +56,21 @@ def record(
 
 
 def versions() -> dict[str, str]:
-    """The device and the versions of the software of this run."""
+    """The device, the versions of the software of this run, and its date."""
+    import datetime
     import importlib.metadata
 
     import jax
     import triton
 
     found = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "triton": triton.__version__}
-    for name in ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"):
+    names = {"nvidia-cudnn-cu12": "cudnn", "nvidia-cudnn-cu13": "cudnn"}
+    for name in (*names, "fla-core", "flashinfer-python"):
         try:
-            found["cudnn"] = importlib.metadata.version(name)
+            found[names.get(name, name)] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return found | {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
 
 
 def _rows(
