@@ -152,7 +152,7 @@ class _Array:
     def text(self, aspect: str) -> str:
         """The cell of an aspect: its first form, and others with the values that bring them."""
         more = [
-            f"{_conditions(values, self.fields)}: {form}"
+            f"{_conditions(values, self.fields)}: {form or 'no'}"
             for (one, form), values in self.others.items()
             if one == aspect
         ]

@@ -47,7 +47,7 @@ def command(
     asked = selection.signature(point, grid, workload)
     target = selection.device(device)
     # A direction that is asked for is explained, also one that the grid has no use for.
-    ways = selection.directions(direction or asked.directions, [get_op(asked.op)])
+    ways = selection.directions(direction or asked.ways, [get_op(asked.op)])
     found = {way: dispatch.explain(asked.op, asked.signature.text, way, device=target) for way in ways}
     decided = _decided(db, found, target)
     unshipped = {way: one for way, one in decided.items() if not _is_answer(one, found[way])}

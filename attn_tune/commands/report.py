@@ -215,9 +215,9 @@ def _print(
             frame = frames.occurring(frame)
         # Who asked for the reasons alone wants all of them.
         if name is Section.FAILURES and not every and len(parts) > 1:
-            full = frame.head(frames.SHOWN)
+            reasons = list(frame["reason"].head(frames.SHOWN))
             frame, rest = frames.shortened(frame)
-            is_cut = not frame["reason"].equals(full["reason"])
+            is_cut = list(frame["reason"]) != reasons
         frame = frame.drop(columns=[c for c in _HIDDEN.get(name, ()) if c in frame])
         if frame.empty:
             output.say(f"{title.partition(':')[0]}: none")

@@ -164,7 +164,7 @@ def _problems(
             continue
         for label, problem in load(op.samples)().items():
             if not wanted or any(word in label for word in wanted):
-                found[name][label] = (problem, op.directions)
+                found[name][label] = (problem, op.directions_of(problem))
     return found
 
 

@@ -231,7 +231,8 @@ class Op:
       directions: names of its own, in order: ``("fwd", "bwd")``, ``("fwd",)``, ``("prefill", "step")``.
       fields: the signature's fields, in the order of its text.
       problem: the type of its problems (see ``Problem``).
-      outputs: ``(problem, direction) -> outputs``, every output that the direction has for this problem.
+      outputs: ``(problem, direction) -> outputs``, every output that the direction has for this problem. Without any
+        the problem has no such direction.
       operands: ``(problem, direction) -> operands``. Those updated in place must be there.
       flops: ``(problem, direction) -> int``, floating-point operations of the plain algorithm on the actual workload.
       bytes_moved: ``(problem, direction) -> int``, the fewest bytes to and from device memory, likewise.
@@ -347,6 +348,10 @@ class Op:
         """The place of the kernel ``spec`` among those that can do an untuned problem, highest first."""
         found = load(self.untuned)(spec.name, problem, direction, device) if self.untuned else None
         return spec.priority_for(problem, direction, device) if found is None else found
+
+    def directions_of(self, problem: Any) -> tuple[str, ...]:
+        """The directions that ``problem`` has."""
+        return tuple(d for d in self.directions if self.outputs(problem, d))
 
     def in_place(self, problem: Any, direction: str) -> tuple[str, ...]:
         """The names of the operands that calls update in place."""

@@ -47,6 +47,19 @@ def get_op(name: str) -> Op:
     raise unknown_name("op", name, op_names())
 
 
+def directions_of(signature: str) -> tuple[str, ...]:
+    """The directions that a problem has; all of its op's for a text that this version of the op cannot read.
+
+    Raises:
+      UsageError: as ``get_op``.
+    """
+    op = get_op(signature.partition("/")[0])
+    try:
+        return op.directions_of(op.from_signature(op.parse_signature(signature)))
+    except UsageError:
+        return op.directions
+
+
 def broken_ops() -> tuple[BrokenPackage, ...]:
     """The installed packages whose ops cannot be used; imports all ops."""
     ops()

@@ -281,10 +281,10 @@ def _order(decision: Decision) -> int:
 
 
 def _directions(text: str, decisions: Iterable[Decision]) -> tuple[str, ...]:
-    """The directions of the op of a signature; of an op that is not installed, those that were decided."""
+    """The directions of a problem; of an op that is not installed, those that were decided."""
     name = text.partition("/")[0]
     if name in registry.op_names():
-        return registry.get_op(name).directions
+        return registry.directions_of(text)
     return tuple({d.direction: 0 for d in decisions if d.op == name})
 
 

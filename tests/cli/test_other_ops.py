@@ -8,6 +8,7 @@ import pytest
 
 from attn_tune.commands.sweeps.database_sweep import SweepRequest, say_left_out
 from attn_tune.kernels import registry
+from attn_tune.reports import frames
 from attn_tune.runtime.active import settings
 from attn_tune.schema import Signature
 from attn_tune.tuner.plan.grid import load_grid
@@ -66,6 +67,19 @@ def test_commands_take_the_directions_that_a_point_is_for(tmp_path):
     checked = run("validate", *grid, "-k", "gated_delta_rule/xla", "-d", "bwd")
     assert checked.exit_code == 3
     assert "the grid's points are for another one" in checked.stderr
+
+
+def test_commands_take_the_directions_that_a_problem_has(tmp_path):
+    pooled = "kda/v1 b=2 t=1 n=4 k=4 h=16 v=16 dtype=bfloat16 state=pool"
+    asked = run("explain", pooled, "--device", "cpu", "--json")
+    assert (asked.exit_code, list(json.loads(asked.stdout))) == (0, ["fwd"])
+    assert run("explain", pooled, "--device", "cpu", "-d", "bwd").exit_code == 1, "one that is asked for is explained"
+    planned = json.loads(run("plan", "--grid", pooled, "--json").stdout)
+    assert {row["direction"] for row in planned["kernels"]} == {"fwd"}
+    frozen = run("override", "freeze", "--grid", pooled, str(tmp_path / "frozen.toml"), "--device", "cpu")
+    assert frozen.exit_code == 0, frozen.stderr
+    table = frames.coverage([], {pooled: "pooled", pooled.replace("pool", "both"): "both"})
+    assert table[["fwd", "bwd"]].values.tolist() == [[False, None], [False, False]]
 
 
 def test_explain_refuses_a_direction_of_another_op():

@@ -1,6 +1,7 @@
 """The part of an ``Op`` that is the same for all of linear attention: outputs, operands, and what is counted."""
 
 import math
+from functools import partial
 
 from attn_tune.ops.contract import Axis, Op, Operand, Output, OutputKind
 from attn_tune.ops.recurrent.problem import WORKLOADS, RecurrentProblem
@@ -11,7 +12,7 @@ ROUNDINGS = 4
 
 
 def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
-    """The output and the final states, or the gradient of every operand that is differentiable."""
+    """The output and the final states, or the gradient of every operand that is differentiable: over a pool of none."""
     p = problem
     if direction == "fwd":
         pool = "initial_state" if p.has_pool else ""
@@ -36,24 +37,25 @@ def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
 
 
 def operands(problem: RecurrentProblem, direction: str) -> tuple[Operand, ...]:
-    """Queries, keys, values, gates, strengths and initial states, all differentiable; where sequences begin; slots."""
+    """Queries, keys, values, gates, strengths and initial states; where sequences begin; slots.
+
+    All of real numbers are differentiable, unless states are in a pool, which is updated in place.
+    """
     p = problem
     keys = (*p.rows, p.num_key_heads, p.head_dim)
     numbers = (*p.rows, p.num_value_heads)
+    real = partial(Operand, differentiable=not p.has_pool)
     found = [
-        Operand(name="q", shape=keys, dtype=p.dtype, differentiable=True),
-        Operand(name="k", shape=keys, dtype=p.dtype, differentiable=True),
-        Operand(name="v", shape=(*numbers, p.v_head_dim), dtype=p.dtype, differentiable=True),
+        real(name="q", shape=keys, dtype=p.dtype),
+        real(name="k", shape=keys, dtype=p.dtype),
+        real(name="v", shape=(*numbers, p.v_head_dim), dtype=p.dtype),
     ]
     if p.has_gate:
-        found.append(Operand(name="g", shape=p.gate_shape, dtype="float32", differentiable=True))
+        found.append(real(name="g", shape=p.gate_shape, dtype="float32"))
     if p.has_beta:
-        found.append(Operand(name="beta", shape=numbers, dtype="float32", differentiable=True))
+        found.append(real(name="beta", shape=numbers, dtype="float32"))
     if p.has_initial_state:
-        pool = p.has_pool
-        found.append(
-            Operand(name="initial_state", shape=p.state_shape, dtype="float32", differentiable=not pool, in_place=pool)
-        )
+        found.append(real(name="initial_state", shape=p.state_shape, dtype="float32", in_place=p.has_pool))
     if p.ragged:
         found.append(Operand(name="cu_seqlens", shape=(p.batch + 1,), dtype="int32"))
     if p.has_pool:

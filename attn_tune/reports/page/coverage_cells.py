@@ -77,7 +77,7 @@ def cells(
 def _directions(text: str, keys: Iterable[tuple[str, ...]], wanted: Collection[str] | None) -> list[str]:
     op = text.partition("/")[0]
     if op in registry.op_names():
-        own = registry.get_op(op).directions
+        own = registry.directions_of(text)
     else:
         own = tuple(dict.fromkeys(key[1] for key in sorted(keys) if key[0].partition("/")[0] == op))
     return [name for name in own if wanted is None or name in wanted]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from attn_tune.ops.contract import Op
-from attn_tune.ops.registry import get_op
+from attn_tune.ops.registry import directions_of, get_op
 from attn_tune.schema.signature import Signature
 
 
@@ -30,8 +30,8 @@ class GridPoint:
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """The directions that are of use: its own, or all of its op."""
-        return self.directions or get_op(self.op).directions
+        """The directions that are of use: its own, or all that the problem has."""
+        return self.directions or directions_of(self.signature.text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -51,7 +51,7 @@ LINEARS = {
     "mamba2": {
         "mamba2-2.7b": (80, 1, 128, 64),
         "nemotron-h-8b": (128, 8, 128, 64),
-        **dict.fromkeys(("prompts", "pool"), (128, 8, 128, 64)),
+        **dict.fromkeys(("prompts", "pool", "mixed-pool"), (128, 8, 128, 64)),
         "simple-gla": (96, 96, 128, 128),
         **dict.fromkeys(("prompt", "long-prompt", "packed"), (80, 1, 128, 64)),
     },
