@@ -4,11 +4,13 @@ import argparse
 import dataclasses
 import functools
 import json
+import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,17 +184,38 @@ def timed(
     cannot = dict(calls.cannot)
     for rival, time_us in (rivals or {}).items():
         try:
-            us[rival] = _process_of_torch().submit(time_us).result()
-        except Exception as error:  # as in ``compiled_calls``
-            cannot[rival] = short(error)
+            found = _process_of_torch().submit(_time_or_reason, time_us).result()
+        except Exception as error:  # it ended, or could not be given the rival
+            found = short(error)
             if isinstance(error, BrokenProcessPool):
                 _process_of_torch.cache_clear()
+        (cannot if isinstance(found, str) else us)[rival] = found
     return {"us": us, "timer": timer.name, "cannot": cannot}
 
 
 @functools.cache
 def _process_of_torch() -> Executor:
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Ends this process, which has a GPU's memory, when the benchmark is killed."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _time_or_reason(time_us: Callable[[], float]) -> float | str:
+    """As text an error comes back of any type: those of compilers often cannot be pickled."""
+    try:
+        return time_us()
+    except Exception as error:  # as in ``compiled_calls``
+        return short(error)
 
 
 def short(error: Exception) -> str:

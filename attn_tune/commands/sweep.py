@@ -72,6 +72,7 @@ def command(
         resume=resume,
     )
     if target is not None:
+        hosts.check_unused()
         _only_compile(request, target, dry_run=dry_run, json=json)
         return
     if dry_run:
@@ -95,9 +96,11 @@ def _only_compile(request: SweepRequest, name: str, *, dry_run: bool, json: bool
         return
     with _watched(compiles_only=True) as (stop, watch):
         outcome = run_target(request, target, watch=watch, stop=stop)
-    show_target(outcome, request, target, json)
+    fits = show_target(outcome, request, target, json)
     if outcome.ending == "stopped":
         raise typer.Exit(INTERRUPTED)
+    if not fits and outcome.ending == "finished":
+        raise typer.Exit(FAILED)
 
 
 def _run(request: SweepRequest, hosts: Hosts) -> SweepOutcome:

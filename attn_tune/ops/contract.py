@@ -98,8 +98,9 @@ class Output:
       of: the operand whose gradient it is; for ``gradient`` alone, and needed there.
       cumulative: for ``gradient``: its rows are sums over the axis before the last, so that each has the errors of
         others. They are judged beside the typical row of their matrix (last two axes), as those of a ``state``.
-      roundings: how many times as many roundings of float32 the rule's floor admits as elsewhere. A recurrence has
-        sums that cancel and decays that are products over many tokens: a right kernel rounds these in another order.
+      cancels: its sums cancel, or have decays that are products over many tokens, as those of a recurrence: a right
+        kernel rounds them in another order. In float32 four times as many roundings are right then, and a row of a
+        ``value`` is judged beside the typical row of its matrix.
       optional: a kernel may leave it out. It is compared where it is made, and a release does not ask for it.
       updates: the operand whose buffer it takes over. Rows (last axis; of a ``scalar``, entries) that the reference
         leaves as they were must keep their bits.
@@ -119,7 +120,7 @@ class Output:
     kind: OutputKind = OutputKind.VALUE
     of: str = ""
     cumulative: bool = False
-    roundings: int = 1
+    cancels: bool = False
     optional: bool = False
     updates: str = ""
     working_dtype: str = ""
@@ -132,6 +133,7 @@ class Output:
         own = {
             "of": (OutputKind.GRADIENT,),
             "cumulative": (OutputKind.GRADIENT,),
+            "cancels": (OutputKind.VALUE, OutputKind.GRADIENT, OutputKind.STATE),
             "scores": (OutputKind.INDEX,),
             "ordered": (OutputKind.INDEX,),
             "scale": (OutputKind.QUANTISED,),

@@ -49,6 +49,8 @@ FLOOR_ROUNDINGS = 1.0
 FLOOR_ROUNDINGS_FLOAT32 = 32.0
 ROW_FLOOR_ROUNDINGS_FLOAT32 = 128.0
 GRADIENT_ROW_FLOOR_ROUNDINGS_FLOAT32 = 1024.0
+# Of sums that cancel: logarithms of gates, up to a few hundred, are added up and rounded before the exponential.
+CANCELLING = 4.0
 SMALL_ROW = 0.1
 # Parts of a rounding of the values that a logarithm beside them may be off by, in norm and row. In bfloat16 they admit
 # the tanh of GPUs on the way to it, which in some rows is off by 1.3 times the floor of float32; in float16 they are
@@ -154,8 +156,9 @@ def _measure_of(
         return partial(_dequantised_errors, x, ours, plain, theirs, exact, original)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return partial(_count_wrong, x, exact, output.kind is OutputKind.INDEX and not output.ordered)
-    # Floors and multiples stay those of a gradient.
-    kind = OutputKind.STATE if output.cumulative else output.kind
+    # Floors and multiples stay those of its kind.
+    is_small_row = output.cancels and output.kind is OutputKind.VALUE and x.dtype.itemsize >= 4
+    kind = OutputKind.STATE if output.cumulative or is_small_row else output.kind
     return partial(_measure, x, plain, exact, original, kind)
 
 
@@ -174,8 +177,9 @@ def _judge(output: Output, measures: np.ndarray, dtype: jnp.dtype, of_values: fl
         multiples = (QUANTISED_NORM_MULTIPLE, QUANTISED_ROW_MULTIPLE)
     if working.itemsize >= 4:
         sums_cancel = output.kind in (OutputKind.GRADIENT, OutputKind.STATE)
-        norm, row = (output.roundings * one for one in (FLOOR_ROUNDINGS_FLOAT32, ROW_FLOOR_ROUNDINGS_FLOAT32))
-        floors = (norm, max(row, GRADIENT_ROW_FLOOR_ROUNDINGS_FLOAT32) if sums_cancel else row)
+        many = CANCELLING if output.cancels else 1.0
+        row = GRADIENT_ROW_FLOOR_ROUNDINGS_FLOAT32 if sums_cancel else ROW_FLOOR_ROUNDINGS_FLOAT32 * many
+        floors = (FLOOR_ROUNDINGS_FLOAT32 * many, row)
     least = [floor * _rounding(working) for floor in floors]
     if output.kind is OutputKind.LOGSUMEXP:
         least = [max(one, part * of_values) for one, part in zip(least, LOGARITHM_PARTS, strict=True)]

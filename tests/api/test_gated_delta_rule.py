@@ -201,12 +201,13 @@ def test_configs_of_both_directions_can_be_given():
         ({"scale": True}, "scale must be a number, got True"),
         ({"scale": float("inf")}, "scale must be finite, got inf"),
         ({"scale": 1e39}, "scale must be a finite float32, got 1e\\+39"),
-        ({"scale": 10**400}, "scale must be finite, got inf"),
+        ({"scale": 10**400}, "scale must be a finite number, got an integer beyond floats"),
         ({"q": "05"}, "q must be an array, .* got '05'"),
         ({"q": np.zeros((B, T, K, H), ">f4")}, r"q must be an array, of a dtype that JAX has .* got an array >f4\["),
         ({"slots": [2**32, 0], "return_state": True}, r"integers within int32, got \[4294967296, 0\]"),
         ({"g": jnp.zeros(N)}, r"one gate for each value head: jnp\.broadcast_to\(g, v\.shape\[:3\]\)"),
         ({"mesh": "x", "in_specs": (P(),) * 3}, "mesh must be a jax.sharding.Mesh, got 'x'"),
+        ({"mesh": jax.make_mesh((1,), ("x",)), "in_specs": 5}, "in_specs must be a sequence of specs, got 5"),
         ({"return_state": "yes"}, "return_state must be True or False, got 'yes'"),
     ],
 )
@@ -235,12 +236,15 @@ def test_a_second_derivative_is_refused_with_a_way_out():
 
 
 @pytest.mark.parametrize("op", [attn_tune.kda, attn_tune.gla])
-def test_a_backward_keeps_the_operands_alone(op, capsys):
+def test_a_backward_keeps_the_operands_and_flags_of_gates(op, capsys):
     q = jnp.ones((1, 64, 2, 8))
     g = jnp.full((1, 64, 2, 8), -1.0, jnp.float32)
     print_saved_residuals(lambda *x: op(*x).sum(), q, q, q, g)
-    kept = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "[]" not in line.split()[0]]
-    assert kept == ["f32[1,64,2,8]"] * 4
+    lines = capsys.readouterr().out.splitlines()
+    # XLA makes constants anew.
+    kept = [line.split()[0] for line in lines if "[]" not in line.split()[0] and "broadcast_in_dim" not in line]
+    # Beside the operands there are flags: which gates are the lowest.
+    assert sorted(kept) == ["bool[1,64,2,8]", *["f32[1,64,2,8]"] * 4]
 
 
 def test_gates_that_forget_everything_have_a_gradient_of_zero():
@@ -250,6 +254,8 @@ def test_gates_that_forget_everything_have_a_gradient_of_zero():
     assert not dg[:, [3, 5]].any()
     assert jnp.isfinite(dg).all()
     assert dg[:, 6].any()
+    with pytest.raises(UnsupportedError, match="no second derivative"):
+        jax.hessian(lambda g: jnp.sum(attn_tune.gated_delta_rule(**given | {"g": g}) ** 2))(given["g"])
 
 
 @pytest.mark.slow

@@ -44,6 +44,13 @@ def test_specs_that_cannot_work_are_refused_in_words(results, name, words):
     assert results[name].startswith(words)
 
 
+def test_a_shard_map_that_checks_types_has_the_same_kernels_of_a_tpu(monkeypatch):
+    monkeypatch.setenv("ATTN_TUNE_DEVICE_AS", "tpu-v6e")
+    checked, plain = json.loads(run_with_devices(2, "-m", "tests.api.tpu_in_shard_map").splitlines()[-1])
+    assert checked == plain
+    assert min(plain) > 0
+
+
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_a_single_head_may_be_sharded_along_a_mesh_axis_of_size_one(kind):
     mesh = jax.make_mesh((1, 1), ("data", "model"), axis_types=(kind,) * 2)

@@ -40,13 +40,25 @@ def fails(*_):
     raise ValueError("no such kernel")
 
 
+class Odd(Exception):
+    """An error that cannot be pickled, as those of compilers are."""
+
+    def __init__(self, wanted, most):
+        super().__init__(f"shared memory {wanted} of {most}")
+
+
+def fails_oddly():
+    raise Odd(2, 1)
+
+
 def test_errors_of_peers_and_rivals_are_their_results():
     seen = {}
     ready = compiled_calls({"ours": (jnp.sum, jnp.ones(4)), "other": (fails, jnp.ones(4))}, seen.__setitem__)
-    found = timed("a point", ready, 3, {"rival": os.getpid, "absent": fails})
+    found = timed("a point", ready, 3, {"odd": fails_oddly, "rival": os.getpid, "absent": fails})
     assert float(seen["ours"]) == 4.0
     assert found["us"].keys() == {"ours", "rival"}
     assert found["us"]["ours"] > 0
     assert found["us"]["rival"] != os.getpid(), "torch's profiler would keep XLA's from all later points"
     assert found["timer"] == "host"
+    assert found["cannot"].pop("odd") == "Odd: shared memory 2 of 1"
     assert found["cannot"] == dict.fromkeys(("other", "absent"), "ValueError: no such kernel")

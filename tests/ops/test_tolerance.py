@@ -37,18 +37,21 @@ def test_one_wrong_row_of_a_value_fails_where_a_gradient_may_cancel():
 
 
 def test_an_output_whose_sums_cancel_may_have_more_roundings_in_float32_alone():
-    one_row, all_rows = TALL.at[0, 3].multiply(1 + 2e-5), TALL * (1 + 5e-6)
-    for wrong in (one_row, all_rows):
-        assert ratio(Output(name="x"), wrong, TALL) > 1
-        assert ratio(Output(name="x", roundings=4), wrong, TALL) <= 1
-    # One pass of tf32 fails all the same.
+    exact = TALL.at[0, 3].multiply(1e-3)
+    small_row, all_rows = exact.at[0, 3].add(2e-6), exact * (1 + 5e-6)
+    for wrong in (small_row, all_rows):
+        assert ratio(Output(name="x"), wrong, exact) > 1
+        assert ratio(Output(name="x", cancels=True), wrong, exact) <= 1
+    # One pass of tf32 fails all the same, and so does one wrong row of a usual size.
     coarse = jax.lax.reduce_precision(TALL, exponent_bits=8, mantissa_bits=10)
-    assert ratio(Output(name="x", roundings=4), coarse, TALL) > 10
-    # A row of a gradient is allowed more by itself, and bfloat16 has one rounding.
-    of_gradient = [ratio(Output(name="x", kind="gradient", of="q", roundings=n), one_row, TALL) for n in (1, 4)]
-    assert of_gradient[0] == of_gradient[1]
-    small = TALL.astype(jnp.bfloat16)
-    assert ratio(Output(name="x", roundings=4), small * jnp.bfloat16(1.02), small) > 1
+    assert ratio(Output(name="x", cancels=True), coarse, TALL) > 10
+    assert ratio(Output(name="x", cancels=True), TALL.at[0, 3].multiply(1 + 1e-4), TALL) > 1
+    # Other dtypes have the rule of their kind.
+    values = exact.astype(jnp.bfloat16)
+    wrong = values.at[0, 3].add(jnp.bfloat16(3e-3))
+    assert ratio(Output(name="x", cancels=True), wrong, values) == ratio(Output(name="x"), wrong, values) > 1
+    with pytest.raises(UsageError, match="cancels"):
+        Output(name="x", kind="index", cancels=True)
 
 
 def test_the_name_of_an_output_decides_nothing():

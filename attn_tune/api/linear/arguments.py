@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
@@ -62,28 +62,10 @@ def checked_gates(op: str, given: Any, kind: str, q: Array, v: Array) -> Float[A
         forms = ", or ".join(f"{list(shapes[one])}, {_GATES[one]}" for one in allowed)
         got = "None" if x is None else f"{x.dtype}{list(x.shape)}"
         raise UsageError(f"g must be {_dtypes(q)}{forms}, got {got}; {_ELSEWHERE[op]}")
-    return _finite(_checked_numbers("g", x, shapes[kind], _GATES[kind], q))
-
-
-@jax.custom_vjp
-def _finite(g: Array) -> Array:
-    """Gates of at least ``LOWEST_GATE``, as good as minus infinity: differences of infinite gates are not numbers.
-
-    By JAX's own derivative two more arrays like the gates would be kept for a backward.
-    """
-    return jnp.maximum(g, LOWEST_GATE)
-
-
-def _finite_forward(g: Array) -> tuple[Array, Array]:
-    finite = _finite(g)
-    return finite, finite
-
-
-def _finite_backward(finite: Array, dg: Array) -> tuple[Array]:
-    return (jnp.where(finite == LOWEST_GATE, 0.0, dg),)
-
-
-_finite.defvjp(_finite_forward, _finite_backward)
+    gates = _checked_numbers("g", x, shapes[kind], _GATES[kind], q)
+    # Differences of infinite gates are not numbers; the lowest one is as good as minus infinity. For the derivative of
+    # a maximum JAX would keep two more arrays like the gates, and not flags alone.
+    return lax.select(gates <= LOWEST_GATE, jnp.full_like(gates, LOWEST_GATE), gates)
 
 
 def checked_strengths(given: Any, q: Array, v: Array) -> Float[Array, "B T N"] | None:

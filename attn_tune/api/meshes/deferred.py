@@ -1,6 +1,8 @@
 """A call that is traced when it is lowered: by then it is known which devices run it, and what each of them holds."""
 
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,7 +98,7 @@ def _lower(ctx: Any, *operands: Any, function: Callable, types: Any) -> Any:
         )
 
     def local(*arrays: jax.Array) -> list[jax.Array]:
-        with jax.sharding.use_abstract_mesh(nowhere):
+        with jax.sharding.use_abstract_mesh(nowhere), _without_checks():
             return function(*arrays)
 
     ctx = ctx.replace(
@@ -104,6 +106,15 @@ def _lower(ctx: Any, *operands: Any, function: Callable, types: Any) -> Any:
         avals_out=[plain(aval) for aval in ctx.avals_out],
     )
     return mlir.lower_fun(local, multiple_results=True)(ctx, *operands)
+
+
+def _without_checks() -> contextlib.AbstractContextManager[Any]:
+    """A context in which Pallas does not ask over which axes outputs vary, as in a ``shard_map`` that checks types.
+
+    The kernels of libraries do not say so. JAX has no public name for that setting.
+    """
+    setting = getattr(sys.modules.get("jax._src.config"), "_check_vma", None)
+    return contextlib.nullcontext() if setting is None else setting(False)
 
 
 mlir.register_lowering(_deferred_p, _lower)

@@ -73,7 +73,7 @@ def sharded(
     if out_specs is not None:
         # A mesh axis of size 1 is welcome on any dimension.
         wanted = spec_of(call.letters[name], (2,) * len(out.shape), axes)
-        given = _padded(out_specs, "out_specs", len(out.shape))
+        given = _padded(mesh, out_specs, "out_specs", len(out.shape))
         if [_cut(mesh, entry) for entry in given] != [_cut(mesh, entry) for entry in wanted]:
             raise UsageError(f"out_specs must be that of the operands, {wanted} for {name}, got {out_specs}")
     return _mapped(call, run, problem, inputs, mesh, axes)
@@ -201,12 +201,14 @@ def _axes_of_arguments(call: Call, operands: Any, mesh: Mesh, in_specs: Sequence
     publics = list(call.main.values())
     if isinstance(in_specs, PartitionSpec):
         in_specs = (in_specs,) * len(publics)
+    if not isinstance(in_specs, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"in_specs must be a sequence of specs, got {shown(in_specs)}")
     if len(in_specs) < len(publics):
         raise UsageError(f"in_specs must start with those of {', '.join(publics)}, got {len(in_specs)}")
     entries: dict[str, tuple[str, Any]] = {}
     for i, (name, public) in enumerate(call.main.items()):
         letters = call.letters[name]
-        padded = _padded(in_specs[i], f"in_specs[{i}]", len(letters))
+        padded = _padded(mesh, in_specs[i], f"in_specs[{i}]", len(letters))
         for letter, entry in zip(letters, padded, strict=True):
             if letter not in call.cut_letters:
                 _check_whole(call, mesh, public, letter, entry)
@@ -248,14 +250,14 @@ def _check_whole(call: Call, mesh: Mesh, public: str, letter: str, entry: Any) -
     raise UnsupportedError(f"{public} is sharded along its {call.word(letter)} ({entry!r}); {remedy}")
 
 
-def _padded(spec: PartitionSpec | None, name: str, rank: int) -> tuple[Any, ...]:
+def _padded(mesh: Mesh, spec: PartitionSpec | None, name: str, rank: int) -> tuple[Any, ...]:
     # Callers may pass anything, such as shardings.
-    if not isinstance(spec, tuple | PartitionSpec | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(spec, tuple | list | PartitionSpec | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{name} must be a jax.sharding.PartitionSpec or None, got {shown(spec)}")
     entries = () if spec is None else tuple(spec)
     if len(entries) > rank:
         raise UsageError(f"{name} has {len(entries)} axes, the array has {rank}")
-    names = [one for entry in entries for one in names_of(entry)]
+    names = [one for entry in entries for one in _cut(mesh, entry)]
     if twice := next((one for one in names if names.count(one) > 1), None):
         raise UsageError(f"{name} names the mesh axis {twice!r} twice: {spec}")
     return entries + (None,) * (rank - len(entries))

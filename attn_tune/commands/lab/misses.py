@@ -80,7 +80,8 @@ def _clear(found: "Spool", where: str, *, yes: bool, json: bool) -> None:
     if json and not yes:
         raise UsageError("--json does not ask: give --yes too")
     if found.files and not yes:
-        typer.confirm(f"Delete {counted(len(found.rows), 'recorded miss', 'recorded misses')} ({where})?", abort=True)
+        question = f"Delete {counted(len(found.rows), 'recorded miss', 'recorded misses')} ({where})?"
+        typer.confirm(question, abort=True, err=True)
     for path in found.files:
         try:
             path.unlink(missing_ok=True)

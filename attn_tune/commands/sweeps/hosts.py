@@ -67,6 +67,15 @@ class Hosts:
         if self.executor is ExecutorName.LOCAL and self.accelerator is not None:
             raise UsageError(f"--accelerator {self.accelerator} needs --executor ray")
 
+    def check_unused(self) -> None:
+        """Check that no device is chosen, for a sweep that needs none.
+
+        Raises:
+          UsageError: one is.
+        """
+        if self.executor is not ExecutorName.LOCAL or self.devices is not None:
+            raise UsageError("--target compiles on the cores of this host: leave out --executor and --devices")
+
 
 @contextlib.contextmanager
 def open_fleet(hosts: Hosts, cases: int, stop: threading.Event) -> "Iterator[Fleet]":

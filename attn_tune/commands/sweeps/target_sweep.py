@@ -100,17 +100,19 @@ def run_target(
             return record_run(database, target.device, environment, events, tally=tally, watch=watch)
 
 
-def show_target(outcome: Run, request: SweepRequest, target: "Target", json: bool) -> None:
-    """Print the configs that fit and their predicted times."""
+def show_target(outcome: Run, request: SweepRequest, target: "Target", json: bool) -> bool:
+    """Print the configs that fit and their predicted times; return whether any fits."""
     from attn_tune.reports import frames, predictions
 
     wanted = {p.signature.text: selection.brief(p.name) for p in request.points}
     with open_lab(request.database) as database:
         trials = database.frame("trials", device=target.device)
-        counts = frames.status_counts(database.frame("trials", run=outcome.run_id))
+        own = database.frame("trials", run=outcome.run_id)
+    counts = frames.status_counts(own)
     trials = trials.loc[trials["signature"].isin(list(wanted))]
     fits = predictions.fits(trials, wanted)
     ranking = predictions.ranking(trials, wanted, best=1)
+    does_fit = bool(len(fits) and fits["fit"].sum())
     if json:
         output.emit_json(
             ending=outcome.ending,
@@ -122,14 +124,21 @@ def show_target(outcome: Run, request: SweepRequest, target: "Target", json: boo
             fits=fits,
             predicted=ranking,
         )
-        return
-    output.emit_frame(fits, title=f"What fits {target}")
+        return does_fit
+    if does_fit:
+        output.emit_frame(fits, title=f"What fits {target}")
+    elif len(own):
+        # Those that were compiled say more than those that no kernel takes.
+        first = own.loc[own["reason"] != ""].sort_values("compile_ms").head(1).to_dict("records")
+        why = f": {first[0]['kernel']} {first[0]['status']}, {first[0]['reason']}" if first else ""
+        output.say(f"No config fits {target}{why}")
     if not ranking.empty:
         output.emit_frame(ranking.drop(columns=["signature"]), title=f"Predicted on {target}")
     if outcome.ending != "finished":
         output.say("Not everything was compiled. What was is stored; the same command continues from here.")
     place = shlex.quote(str(request.database))
     print(f"Nothing was measured. Next:\n  attn-tune report --db {place}")
+    return does_fit
 
 
 def _past(database: "Database | None") -> "Past":

@@ -80,7 +80,7 @@ def checked_bias(bias: Array | None, shape: dict[str, int]) -> Float[Array, "_b 
     """
     if bias is None:
         return None
-    bias = jnp.asarray(bias)
+    bias = check_array("bias", bias)
     if bias.ndim != 4 or not jnp.issubdtype(bias.dtype, jnp.floating):
         raise UsageError(
             f"bias must be a floating-point array [1 | B, 1 | K | N, 1 | T, 1 | S], got {bias.dtype}{list(bias.shape)}"
@@ -102,7 +102,7 @@ def static_float(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = None
     except OverflowError:
-        number = math.inf
+        raise UsageError(f"{name} must be a finite number, got an integer beyond floats") from None
     if number is None:
         raise UsageError(f"{name} must be a number, got {shown(value)}")
     if not math.isfinite(number):
@@ -210,7 +210,10 @@ def check_array(name: str, given: Any) -> Array:
             return jnp.asarray(given if isinstance(given, int) else saturated(given))
     except (TypeError, ValueError, OverflowError):
         pass
-    raise UsageError(f"{name} must be an array, of a dtype that JAX has and integers within int32, got {shown(given)}")
+    kind = type(given).__name__
+    raise UsageError(
+        f"{name} must be an array, of a dtype that JAX has and integers within int32, got {shown(given)} ({kind})"
+    )
 
 
 def check_not_empty(name: str, array: Array) -> Array:

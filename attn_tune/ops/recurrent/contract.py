@@ -6,10 +6,6 @@ from functools import partial
 from attn_tune.ops.contract import Axis, Op, Operand, Output, OutputKind
 from attn_tune.ops.recurrent.problem import WORKLOADS, RecurrentProblem
 
-# The floor of float32, in floors of other ops. One token's output is a dot product of a query and a key, of either
-# sign, and sums of logarithms of gates, up to a few hundred, are rounded before the exponential is taken.
-ROUNDINGS = 4
-
 
 def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
     """The output and the final states, or the gradient of every operand that is differentiable: over a pool of none."""
@@ -18,8 +14,10 @@ def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
         pool = "initial_state" if p.has_pool else ""
         # The calls of a decoding job add up their roundings of the state, which is judged in float32 there.
         working = "" if p.is_decoding else p.dtype
-        state = Output(name="state", kind=OutputKind.STATE, working_dtype=working, updates=pool, roundings=ROUNDINGS)
-        return (Output(name="out", roundings=ROUNDINGS), *([state] if p.has_final_state else []))
+        state = Output(
+            name="state", kind=OutputKind.STATE, working_dtype=working, updates=pool, cancels=not p.is_decoding
+        )
+        return (Output(name="out", cancels=True), *([state] if p.has_final_state else []))
     # The logarithms of a head's gates are added up from token to token, and so are the gradients, the other way round.
     summed = {"g"} if p.gate == "head" else set[str]()
     return tuple(
@@ -29,7 +27,7 @@ def outputs(problem: RecurrentProblem, direction: str) -> tuple[Output, ...]:
             of=one.name,
             cumulative=one.name in summed,
             working_dtype=p.dtype,
-            roundings=ROUNDINGS,
+            cancels=True,
         )
         for one in operands(p, direction)
         if one.differentiable

@@ -154,6 +154,11 @@ def test_a_table_that_is_wider_than_the_problem_tells_is_refused_where_it_is_tra
         (RAGGED, {"layout": "interleaved", "kv_dtype": "int8", "kv_scale": "head"}, "one scale"),
         (RAGGED, {"layout": "interleaved", "head_dim": 256, "v_head_dim": 256}, "rows of 128 lanes, not of h=256"),
         (RAGGED, {"layout": "interleaved", "num_kv_heads": 3, "num_q_heads": 3}, "cannot tile 6 heads"),
+        (
+            RAGGED,
+            {"layout": "interleaved", "dtype": "float32", "num_kv_heads": 8, "num_q_heads": 8},
+            "takes 4 of 8 query heads at a time, and Mosaic 8 at a time",
+        ),
     ],
 )
 def test_an_unsupported_problem_has_its_reason(spec, changes, word):

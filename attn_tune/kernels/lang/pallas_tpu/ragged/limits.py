@@ -3,7 +3,7 @@
 from typing import Any
 
 from attn_tune.kernels.lang.pallas_tpu.cache_limits import refuses_problem, refuses_tables
-from attn_tune.kernels.lang.pallas_tpu.memory import LANES, limit_reason
+from attn_tune.kernels.lang.pallas_tpu.memory import LANES, SUBLANES, limit_reason
 from attn_tune.kernels.lang.pallas_tpu.ragged.blocks import vmem_bytes
 from attn_tune.kernels.lang.pallas_tpu.ragged.config import Config
 from attn_tune.kernels.lang.pallas_tpu.scalars import table_bytes
@@ -22,8 +22,11 @@ def unsupported(problem: Any, direction: str, device: Device) -> str | None:
         return f"it reads keys in rows of {LANES} lanes, not of h={p.head_dim}"
     if p.kv_scale in ("head", "token"):
         return f"it has one scale of all keys and one of all values, not one of each {p.kv_scale}"
-    if key_heads(p) is None:
+    if (heads := key_heads(p)) is None:
         return f"it cannot tile {2 * p.num_kv_heads} heads of keys and values of {p.cache_dtype}"
+    some = heads * p.group_size
+    if some % SUBLANES and some != p.num_q_heads:
+        return f"it takes {some} of {p.num_q_heads} query heads at a time, and Mosaic {SUBLANES} at a time, or all"
     return refuses_tables(device, tables(p.batch, p.input_width))
 
 
