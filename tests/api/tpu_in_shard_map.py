@@ -1,4 +1,4 @@
-"""Forward and gradients within a ``shard_map`` of one's own, lowered for a TPU; prints how many TPU kernels each has."""
+"""Forward and gradients within a ``shard_map``, lowered for a TPU; prints how many TPU kernels each has."""
 
 import json
 

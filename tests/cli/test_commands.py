@@ -240,6 +240,11 @@ def errors(tmp_path):
         "no option": (["sweep", "--gird", "x"], 2, "--grid"),
         "device and target": (["plan", "-g", "cpu-smoke", "--device", "cpu", "--target", "sm_90"], 2, "give one of"),
         "unknown target": (["plan", "-g", "cpu-smoke", "--target", "tpu-v9"], 2, "tpu-v6e"),
+        "devices of a target": (
+            ["sweep", "-g", "cpu-smoke", "--target", "tpu-v6e", "--devices", "all", "--db", tmp_path / "x.db"],
+            2,
+            "leave out --executor and --devices",
+        ),
         "no grid": (["sweep"], 2, "choose one with --grid"),
         "unknown grid": (["plan", "-g", "lama3-8b"], 2, "did you mean 'llama3-8b'"),
         "unknown kernel": (["plan", "-g", "cpu-smoke", "-k", "tritn"], 2, "unknown kernel 'tritn'"),
@@ -356,6 +361,16 @@ def test_plan_of_a_target_is_that_of_a_sweep_which_only_compiles(tmp_path):
     assert plan["device"]["variant"] == "tpu-v7x"
     # No other kernels can be compiled for a TPU.
     assert all("/pallas_tpu" in row["kernel"] for row in plan["kernels"])
+
+
+def test_a_sweep_for_a_target_on_which_nothing_fits_fails_and_says_why(tmp_path):
+    pytest.importorskip("libtpu")
+    huge = "paged_decode/v1 b=512 t=1 s=65536 n=32 k=8 h=128 v=128 page=16 layout=head_first dtype=bfloat16"
+    words = ("--grid", huge, "--kernel", "paged_decode/pallas_tpu_paged", "--target", "tpu-v6e")
+    result = run("sweep", *words, "--db", tmp_path / "lab.db")
+    assert result.exit_code == 1
+    assert "No config fits tpu-v6e" in result.stdout + result.stderr
+    assert "not 8192 KiB of page table" in result.stdout + result.stderr
 
 
 def test_a_stop_during_the_sweep_is_130(fake_worker, monkeypatch, tmp_path):
