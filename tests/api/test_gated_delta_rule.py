@@ -241,7 +241,7 @@ def test_a_backward_keeps_the_operands_and_flags_of_gates(op, capsys):
     g = jnp.full((1, 64, 2, 8), -1.0, jnp.float32)
     print_saved_residuals(lambda *x: op(*x).sum(), q, q, q, g)
     lines = capsys.readouterr().out.splitlines()
-    # XLA makes constants anew.
+    # Constants are not kept: XLA makes them.
     kept = [line.split()[0] for line in lines if "[]" not in line.split()[0] and "broadcast_in_dim" not in line]
     # Beside the operands there are flags: which gates are the lowest.
     assert sorted(kept) == ["bool[1,64,2,8]", *["f32[1,64,2,8]"] * 4]
