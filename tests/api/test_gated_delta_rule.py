@@ -205,7 +205,7 @@ def test_configs_of_both_directions_can_be_given():
         ({"q": "05"}, "q must be an array, .* got '05'"),
         ({"q": np.zeros((B, T, K, H), ">f4")}, r"q must be an array, of a dtype that JAX has .* got an array >f4\["),
         ({"slots": [2**32, 0], "return_state": True}, r"integers within int32, got \[4294967296, 0\]"),
-        ({"g": jnp.zeros(N)}, r"one gate for each value head: jnp\.broadcast_to\(g, v\.shape\[:3\]\)"),
+        ({"g": jnp.zeros(N)}, r"a gate for each head: jnp\.broadcast_to\(g, v\.shape\[:3\]\)"),
         ({"mesh": "x", "in_specs": (P(),) * 3}, "mesh must be a jax.sharding.Mesh, got 'x'"),
         ({"mesh": jax.make_mesh((1,), ("x",)), "in_specs": 5}, "in_specs must be a sequence of specs, got 5"),
         ({"return_state": "yes"}, "return_state must be True or False, got 'yes'"),

@@ -20,7 +20,7 @@ _GATES = {
 }
 # The function for gates that another one does not take.
 _ELSEWHERE = {
-    "gated_delta_rule": "one gate for each value head: jnp.broadcast_to(g, v.shape[:3]); one for each channel: kda",
+    "gated_delta_rule": "a gate for each head: jnp.broadcast_to(g, v.shape[:3]); for each channel of the keys: kda",
     "linear_attention": "a gate for each channel of the keys: gla",
     "kda": "a gate for each head: gated_delta_rule; no gate: gated_delta_rule(..., g=None)",
     "gla": "a gate for each head: linear_attention; no gate: linear_attention(..., g=None)",
