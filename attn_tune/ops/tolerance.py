@@ -7,7 +7,8 @@ of the two is reported.
 ``row``: the largest ``|x_r - ref_r| / scale_r`` over rows ``r`` (the last axis), where ``scale_r`` is the row's own
 norm, or a tenth of the typical row's where that is larger; sees one wrong row among a million.
 
-- ``value``, ``gradient``: as above. Integers and booleans must be equal.
+- ``value``, ``gradient``: as above. Integers and booleans must be equal. Where sums cancel (``Output.cancels``) float32
+  has a higher floor, and rows of values are judged as those of a state.
 - ``logsumexp``: the absolute error of a logarithm is the relative error of what it stands for: each entry is a row of
   its own and no scale is below one. Backwards and merges make weights of it in the dtype of the values beside it: a
   small part of their rounding is allowed too.
@@ -157,8 +158,9 @@ def _measure_of(
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return partial(_count_wrong, x, exact, output.kind is OutputKind.INDEX and not output.ordered)
     # Floors and multiples stay those of its kind.
-    is_small_row = output.cancels and output.kind is OutputKind.VALUE and x.dtype.itemsize >= 4
-    kind = OutputKind.STATE if output.cumulative or is_small_row else output.kind
+    is_float32_value = output.kind is OutputKind.VALUE and x.dtype.itemsize >= 4
+    beside_matrix = output.cumulative or (output.cancels and is_float32_value)
+    kind = OutputKind.STATE if beside_matrix else output.kind
     return partial(_measure, x, plain, exact, original, kind)
 
 
