@@ -67,9 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_FORWARDS = ((16, 64), 32768), ((16, 64), 8192), ((16, 32), 32768), ((2, 8), 32768), ((8, 32), 8192)
+
+
 def _points() -> list[tuple[str, Problem, str]]:
     found = []
-    for heads, length in (((16, 64), 32768), ((16, 64), 8192), ((2, 8), 32768), ((8, 32), 8192)):
+    for heads, length in _FORWARDS:
         found.append((f"fwd {heads[0]}/{heads[1]} 1x{length}", _problem(heads, 1, length), "fwd"))
     for batch in (1, 8, 32, 128):
         problem = _problem((32, 32), batch, 1, has_initial_state=True, has_final_state=True)

@@ -33,6 +33,7 @@ _POINTS: Sequence[tuple[str, str, str, tuple[int, int, int, int], Mapping[str, A
     ("head fwd H8 1x32768", "linear_attention", "fwd", (1, 32768, 8, 8), {}),
     ("constant fwd H64 1x8192", "linear_attention", "fwd", (1, 8192, 64, 64), {"gate": "constant"}),
     ("mamba2 fwd H80 1x8192", "linear_attention", "fwd", (1, 8192, 1, 80), {"v_head_dim": 64}),
+    ("mamba2 bwd H80 1x8192", "linear_attention", "bwd", (1, 8192, 1, 80), {"v_head_dim": 64}),
     ("kda fwd H16 1x8192", "kda", "fwd", (1, 8192, 16, 16), {}),
     ("kda bwd H16 1x8192", "kda", "bwd", (1, 8192, 16, 16), {}),
     ("kda fwd H32 1x8192", "kda", "fwd", (1, 8192, 32, 32), {}),
@@ -54,9 +55,10 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
     ),
     ("linear_attention", "bwd"): (
         {"gradient_block_v": 32},
-        {"gradient_stages": 2},
-        {"block_v": 128, "num_warps": 8},
-        {"num_stages": 3},
+        {"gradient_stages": 3},
+        {"block_v": 64, "num_stages": 2},
+        {"block_v": 64, "num_stages": 3},
+        {"block_v": 32, "num_stages": 4},
     ),
     ("gla", "fwd"): (
         {"prepare_warps": 4, "prepare_columns": 32},
@@ -71,8 +73,9 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"block_v": 64, "turned": True, "segments": 2},
     ),
     ("gla", "bwd"): (
-        {"block_v": 64},
-        {"block_v": 32},
+        {"block_v": 64, "num_stages": 3},
+        {"block_v": 32, "num_stages": 2},
+        {"block_v": 32, "num_stages": 3},
         {"gradient_stages": 2, "gradient_block_v": 64},
         {"gradient_columns": 64},
         {"gradient_warps": 4, "gradient_columns": 16},

@@ -58,7 +58,7 @@ class BackwardConfig(Walk):
     ]
     gradient_warps: Annotated[int, PowerOfTwo(1, 16, tried=(4, 8), doc="warps of 32 threads of a chunk's gradients")]
     gradient_stages: Annotated[
-        int, Range(1, 4, tried=(1, 2), doc="such columns in flight to shared memory, of a chunk's gradients")
+        int, Range(1, 4, tried=(1, 2, 3), doc="such columns in flight to shared memory, of a chunk's gradients")
     ]
 
 

@@ -58,27 +58,36 @@ def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
     is_channel, is_long = problem.gate == "channel", padded(problem.head_dim) > 128
     # With a gate a channel a program of the gradients has some channels only, so their number does not matter.
     is_crowded = problem.dtype == "float32" or (is_long and not is_channel)
+    kib = shared_limit(device) // 1024
     chunk = min(_chunk(problem), 32) if is_crowded else _chunk(problem)
     if is_crowded:
         tile = 16
     elif is_channel:
         # 3394 us where 16 columns, chunks of 32 and 8 warps took 19937 on an H200 (8 times 4096 tokens, 4 heads of 256
-        # channels and 512 values).
-        tile = 64 if is_long else 32
+        # channels and 512 values). With 128 channels 64 columns in 2 stages took 4497 us where 32 in one took 5336 (96
+        # heads, 8192 tokens).
+        tile = 64 if is_long or kib > 120 else 32
     else:
         # Sums over the heads of a group stay in registers: with 64 columns 7453 us became 19486 on an H100 (80 heads of
-        # one key head, 8 times 4096 tokens). Without groups 64 columns took 2111 us on an H200 where 32 took 2447 (96
-        # heads, 8192 tokens).
+        # one key head, 8 times 4096 tokens). Without groups 64 columns took 2630 us on an H200 where 32 took 3053 (96
+        # heads, 8192 tokens, 2 stages).
         tile = 32 if problem.group_size > 1 else 64
+    columns, stages = _columns(problem, device, most_of_long=32), _stages(problem)
+    if stages > 1:
+        # 2498 us where 64 columns in 2 stages took 2630 on an H200 (96 heads with a gate each, 8192 tokens).
+        columns, stages = min(columns, 32), 3
+    gradient_stages = 1
+    if tile == 64 and kib > 120:
+        # Three took 2394 us where two took 2503 and one 2927 (the same case); they need 176 KiB.
+        gradient_stages = 3 if kib > 176 and not is_channel else 2
     walk = {
         "chunk": chunk,
-        "block_v": _columns(problem, device, most_of_long=32),
+        "block_v": columns,
         "num_warps": 4,
-        "num_stages": _stages(problem),
+        "num_stages": stages,
         "gradient_block_v": min(tile, padded(problem.v_head_dim)),
         "gradient_warps": 8 if is_crowded or (chunk == 64 and not is_channel) else 4,
-        # Two took 2681 us where one took 2962 on an H200 (the last case above); they need 120 KiB.
-        "gradient_stages": 2 if tile == 64 and shared_limit(device) > 120 * 1024 else 1,
+        "gradient_stages": gradient_stages,
     }
     if is_channel:
         # 5502 us where 64 columns and 8 warps took 6814 on an H200 (96 heads, 8192 tokens).
@@ -130,7 +139,9 @@ def _backwards(problem: Recurrent, start: BackwardConfig) -> Iterator[BackwardCo
         base = dataclasses.replace(start, chunk=chunk)
         for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), (1, 2, 3)):
             yield dataclasses.replace(base, block_v=block_v, num_warps=warps, num_stages=stages)
-        for block_v, warps, stages in itertools.product(_tiles(problem), (4, 8), (1, 2)):
+        for block_v, warps, stages in itertools.product(
+            _tiles(problem), (4, 8), tried(BackwardConfig, "gradient_stages")
+        ):
             sizes = {"gradient_block_v": block_v, "gradient_warps": warps, "gradient_stages": stages}
             yield dataclasses.replace(base, **sizes)
 
