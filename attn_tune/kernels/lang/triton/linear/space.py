@@ -78,8 +78,8 @@ def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
         columns, stages = min(columns, 32), 3
     gradient_stages = 1
     if tile == 64 and kib > 120:
-        # Three took 2394 us where two took 2503 and one 2927 (the same case); they need 176 KiB.
-        gradient_stages = 3 if kib > 176 and not is_channel else 2
+        # Three took 2394 us where two took 2503 and one 2927 (the same case); they need 168 KiB.
+        gradient_stages = 3 if kib > 168 and not is_channel else 2
     walk = {
         "chunk": chunk,
         "block_v": columns,
