@@ -36,6 +36,8 @@ COPY = "a copy of the states"
 # Decoding, one state after the other: each call also writes back what the one before it left in the cache.
 _LAYERS = 8
 IN_TURN = f"one of {_LAYERS} calls in turn"
+# Heads of keys and of values, and tokens, of the forwards without decoding.
+_FORWARDS = ((16, 64), 32768), ((16, 64), 8192), ((16, 32), 32768), ((2, 8), 32768), ((8, 32), 8192)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,9 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.out:
             args.out.write_text(json.dumps(report, indent=1) + "\n")
     return 0
-
-
-_FORWARDS = ((16, 64), 32768), ((16, 64), 8192), ((16, 32), 32768), ((2, 8), 32768), ((8, 32), 8192)
 
 
 def _points() -> list[tuple[str, Problem, str]]:

@@ -55,7 +55,7 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
     ),
     ("linear_attention", "bwd"): (
         {"gradient_block_v": 32},
-        {"gradient_stages": 3},
+        {"gradient_stages": 2},
         {"block_v": 64, "num_stages": 2},
         {"block_v": 64, "num_stages": 3},
         {"block_v": 32, "num_stages": 4},
@@ -73,10 +73,11 @@ _CHANGES: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = {
         {"block_v": 64, "turned": True, "segments": 2},
     ),
     ("gla", "bwd"): (
+        {"block_v": 64, "num_stages": 2},
         {"block_v": 64, "num_stages": 3},
         {"block_v": 32, "num_stages": 2},
-        {"block_v": 32, "num_stages": 3},
-        {"gradient_stages": 2, "gradient_block_v": 64},
+        {"gradient_stages": 1, "gradient_block_v": 32},
+        {"gradient_stages": 3},
         {"gradient_columns": 64},
         {"gradient_warps": 4, "gradient_columns": 16},
         {"chunk": 32},
