@@ -9,7 +9,7 @@ from attn_tune.kernels.knobs import knobs_of, tried
 from attn_tune.kernels.lang.recurrent import Recurrent
 from attn_tune.kernels.lang.space import nearest_feasible
 from attn_tune.kernels.lang.triton.device.static import padded
-from attn_tune.kernels.lang.triton.limits import shared_limit
+from attn_tune.kernels.lang.triton.limits import has_tensor_memory, shared_limit
 from attn_tune.kernels.lang.triton.linear.config import (
     BackwardConfig,
     ChannelBackwardConfig,
@@ -56,9 +56,13 @@ def forward_heuristic(problem: Recurrent, device: Device) -> ForwardConfig:
 def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
     """The backward's untuned config."""
     is_channel, is_long = problem.gate == "channel", padded(problem.head_dim) > 128
+    is_grouped, is_roomy = problem.group_size > 1, shared_limit(device) >= 200 * 1024
     # With a gate a channel a program of the gradients has some channels only, so their number does not matter.
-    is_crowded = problem.dtype == "float32" or (is_long and not is_channel)
-    kib = shared_limit(device) // 1024
+    # Otherwise chunks of 64 with 256 channels took 3653 us where 32 took 8890 on an H200 (16 heads, 4 times 4096
+    # tokens). They spill kilobytes of registers on Ampere, and do not fit Blackwell's tensor memory where heads share
+    # a key.
+    is_tight = not is_roomy or (is_grouped and has_tensor_memory(device))
+    is_crowded = problem.dtype == "float32" or (is_long and not is_channel and is_tight)
     chunk = min(_chunk(problem), 32) if is_crowded else _chunk(problem)
     if is_crowded:
         tile = 16
@@ -66,24 +70,26 @@ def backward_heuristic(problem: Recurrent, device: Device) -> BackwardConfig:
         # 3394 us where 16 columns, chunks of 32 and 8 warps took 19937 on an H200 (8 times 4096 tokens, 4 heads of 256
         # channels and 512 values). With 128 channels 64 columns in 2 stages took 4497 us where 32 in one took 5336 (96
         # heads, 8192 tokens).
-        tile = 64 if is_long or kib > 120 else 32
+        tile = 64 if is_long or shared_limit(device) > 120 * 1024 else 32
     else:
         # Sums over the heads of a group stay in registers: with 64 columns 7453 us became 19486 on an H100 (80 heads of
         # one key head, 8 times 4096 tokens). Without groups 64 columns took 2630 us on an H200 where 32 took 3053 (96
         # heads, 8192 tokens, 2 stages).
-        tile = 32 if problem.group_size > 1 else 64
-    columns, stages = _columns(problem, device, most_of_long=32), _stages(problem)
-    if stages > 1:
-        # 2498 us where 64 columns in 2 stages took 2630 on an H200 (96 heads with a gate each, 8192 tokens).
-        columns, stages = min(columns, 32), 3
-    gradient_stages = 1
-    if tile == 64 and kib > 120:
-        # Three took 2394 us where two took 2503 and one 2927 (the same case); they need 168 KiB.
-        # With a gate a channel three were not measured.
-        gradient_stages = 3 if kib > 168 and not is_channel else 2
+        tile = 32 if is_grouped or is_long else 64
+    if problem.dtype == "float32":
+        stages = gradient_stages = 1
+    else:
+        # 2498 us where 64 columns in 2 stages took 2630 on an H200 (96 heads with a gate each, 8192 tokens), and 2619
+        # where one stage took 2922 (4 heads of 256 channels, 8 times 4096 tokens). Three of 256 channels spill on
+        # Ampere and Ada.
+        stages = 1 if is_long and not is_roomy else 3
+        # In one stage gradients of heads spill kilobytes of registers on Ampere and Ada. On an H200 three took 2387 us
+        # where two took 2496 and one 2927 (96 heads), 5784 where two took 6170 (80 heads of one key head, 8 times 4096
+        # tokens), and 2929 where two took 3197 (4 heads of 256 channels, a gate each).
+        gradient_stages = 2 if tile == 64 and not is_roomy else 3
     walk = {
         "chunk": chunk,
-        "block_v": columns,
+        "block_v": min(32, padded(problem.v_head_dim)),
         "num_warps": 4,
         "num_stages": stages,
         "gradient_block_v": min(tile, padded(problem.v_head_dim)),
