@@ -196,11 +196,20 @@ def test_targets_do_not_share_a_trace():
         assert [call.capability for call in custom_calls(lowered)] == [capability]
 
 
+def test_the_device_of_the_environment_is_the_target_without_a_gpu(monkeypatch):
+    for name, capability in (("nvidia-l40s", 89), ("nvidia-h200", 90)):
+        monkeypatch.setenv("ATTN_TUNE_DEVICE_AS", name)
+        lowered = jax.jit(lambda x: samples.add(x, x)).trace(array(64)).lower(lowering_platforms=("cuda",))
+        assert [call.capability for call in custom_calls(lowered)] == [capability]
+
+
 def test_shapes_need_no_gpu_and_lowering_says_so():
     f = jax.jit(lambda x: samples.add(x, x))
     x = array(64)
     assert jax.eval_shape(f, x) == x
-    with pytest.raises(UnsupportedError, match="needs an NVIDIA GPU and this process has none"):
+    with pytest.raises(
+        UnsupportedError, match=r"needs an NVIDIA GPU and this process has none.*set ATTN_TUNE_DEVICE_AS"
+    ):
         f.trace(x).lower(lowering_platforms=("cuda",))
     with pytest.raises(UnsupportedError, match="NVIDIA GPUs, not on cpu; set TRITON_INTERPRET=1"):
         f(jnp.zeros(64, jnp.bfloat16))

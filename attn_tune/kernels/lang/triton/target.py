@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from attn_tune.devices.identity import DEVICE_AS, current_device
 from attn_tune.schema.errors import UnsupportedError, UsageError
 
 DECIDES_NO_CODE = "the GPU to compile for; a row holds the device"
@@ -36,6 +37,8 @@ def check_capability(capability: int) -> int:
 def target_capability() -> int:
     """The compute capability to compile for, as ``10 * major + minor``.
 
+    That of ``compile_target``, of this process's GPU or, without one, of the GPU that ``ATTN_TUNE_DEVICE_AS`` names.
+
     Raises:
       UnsupportedError: no target is named and this process has no NVIDIA GPU, or has unlike ones.
     """
@@ -51,22 +54,24 @@ def target_context() -> Any:
     return jax.make_user_context(None)
 
 
-@cache
 def _device_capability() -> int:
     import jax
 
     try:
         devices = jax.local_devices(backend="gpu")
     except RuntimeError as error:
-        raise UnsupportedError(
-            "a Triton kernel needs an NVIDIA GPU and this process has none; "
-            "to lower for one elsewhere, do it inside compile_target(90)"
-        ) from error
+        named = current_device().compute_capability
+        if named is None:
+            raise UnsupportedError(
+                "a Triton kernel needs an NVIDIA GPU and this process has none; to lower for one elsewhere set "
+                f"{DEVICE_AS}, such as nvidia-h200"
+            ) from error
+        return check_capability(named)
     found = sorted({str(device.compute_capability) for device in devices})
     if len(found) > 1:
         raise UnsupportedError(
             f"the GPUs of this process differ in compute capability ({', '.join(found)}); "
-            "make only equal ones visible (CUDA_VISIBLE_DEVICES) or name one with compile_target"
+            "make only equal ones visible (CUDA_VISIBLE_DEVICES)"
         )
     major, _, minor = found[0].partition(".")
     return check_capability(10 * int(major) + int(minor))
