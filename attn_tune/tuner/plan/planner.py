@@ -201,8 +201,14 @@ def make_plan(
         allow_unproven=allow_unproven,
         hints=hints,
     )
-    cases = []
-    for case in make_cases(points, directions):
+    points = tuple(points)
+    cases, wanted = [], make_cases(points, directions)
+    if points and not wanted:
+        raise NoDataError(
+            f"nothing to sweep: no grid point has the direction {' or '.join(directions)}; ops without a gradient and "
+            "problems that update an operand in place have fwd alone"
+        )
+    for case in wanted:
         specs = [
             spec
             for spec in kernels

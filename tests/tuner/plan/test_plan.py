@@ -200,6 +200,10 @@ def test_trials_of_earlier_runs_count_towards_the_effort(point, device, environm
 def test_a_plan_without_cases_is_an_error(point, device, environment):
     with pytest.raises(NoDataError, match="nothing to sweep"):
         make_plan([point], kernels=[], device=device, environment=environment)
+    with pytest.raises(NoDataError, match="no grid point has the direction decode; ops without a gradient"):
+        make_plan(
+            [point], kernels=[one_launch("k", [8])], device=device, environment=environment, directions=["decode"]
+        )
 
 
 def test_kernels_that_are_not_deterministic_are_left_out_by_direction(point, device, environment):
