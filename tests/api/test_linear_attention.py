@@ -122,16 +122,44 @@ def test_no_tokens_leave_the_state_as_it_is():
     np.testing.assert_array_equal(state, given["initial_state"])
 
 
+@pytest.mark.parametrize("kind", chosen(["gated_delta_rule", "head", "gla", "kda"], ["head", "kda"]))
+def test_what_is_not_finite_in_a_sequence_reaches_no_sequence_beside_it(kind):
+    given = part(arrays(kind, 40, batch=1), slice(None))
+    poisoned = given | {"v": given["v"].at[:, 12:30].set(jnp.nan), "k": given["k"].at[:, 20].set(jnp.inf)}
+
+    @jax.jit
+    @functools.partial(jax.grad, has_aux=True)
+    def both(given):
+        outputs = call(kind)(**given, cu_seqlens=jnp.asarray([0, 11, 12, 30, 40]), return_state=True)
+        return sum(jnp.sum(jnp.sin(x)) for x in outputs), outputs
+
+    (found, (out, states)), (wanted, (whole, kept)) = both(poisoned), both(given)
+    assert jnp.isnan(out[:, 12:30]).all()
+    others, last = np.r_[0:12, 30:40], np.asarray([0, 1, 3])
+    np.testing.assert_array_equal(out[:, others], whole[:, others])
+    np.testing.assert_array_equal(states[last], kept[last])
+    for name in given:
+        np.testing.assert_array_equal(found[name][:, others], wanted[name][:, others], err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "words"),
     [
         ("head", {"g": jnp.zeros((B, T))}, r"g must be float32\[2, 22, 4\], one number for each token and value head"),
         ("head", {"g": jnp.zeros((B, T))}, r"head, or \[4\], one number for each value head, got float32\[2, 22\]"),
-        ("head", {"g": jnp.zeros((B, T, N, H))}, r"got float32\[2, 22, 4, 8\]; a gate for each channel .* gla$"),
-        ("gated_delta_rule", {"g": jnp.zeros((B, T, N, H))}, r"got float32\[2, 22, 4, 8\]; a gate .* channel .*: kda$"),
-        ("kda", {"g": jnp.zeros((B, T, N))}, r"got float32\[2, 22, 4\]; a gate for each head: gated_delta_rule"),
-        ("kda", {"g": None}, r"got None; .*no gate: gated_delta_rule\(\.\.\., g=None\)"),
-        ("gla", {"g": None}, r"got None; a gate for each head: linear_attention; no gate: linear_attention\("),
+        ("head", {"g": jnp.zeros((B, T, N, H))}, r"got float32\[2, 22, 4, 8\]; a gate for each channel .* g of gla$"),
+        (
+            "gated_delta_rule",
+            {"g": jnp.zeros((B, T, N, H))},
+            r"got float32\[2, 22, 4, 8\]; a gate .* channel .* g of kda$",
+        ),
+        (
+            "kda",
+            {"g": jnp.zeros((B, T, N))},
+            r"got float32\[2, 22, 4\]; a gate for each head is the g of gated_delta_rule$",
+        ),
+        ("kda", {"g": None}, r"got None; without a gate call gated_delta_rule\(\.\.\., g=None\)"),
+        ("gla", {"g": None}, r"got None; without a gate call linear_attention\("),
         ("constant", {"g": jnp.zeros(K)}, r"g must be float32\[4\], one number for each value head, got float32\[2\]"),
         ("gla", {"g": jnp.zeros((B, T, N))}, r"g must be float32\[2, 22, 4, 8\], .* and channel of the keys"),
         ("kda", {"beta": jnp.zeros((B, T))}, r"beta must be float32\[2, 22, 4\]"),
@@ -157,6 +185,7 @@ def test_malformed_arguments_are_refused_by_name(kind, change, words):
         ("kda", "A_log", r"compute the gates before the call: g = -exp\(A_log\) \* softplus\(a \+ dt_bias\)"),
         ("none", "initial_states", "here it is 'initial_state', with the last two axes swapped"),
         ("none", "D", r"add D \* x to the output; 'D' is"),
+        ("head", "seq_idx", "give gates of minus infinity where sequences begin, or for one row 'cu_seqlens'"),
     ],
 )
 def test_the_name_that_an_argument_has_elsewhere_leads_to_the_one_here(kind, name, here):

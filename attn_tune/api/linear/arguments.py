@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
@@ -18,12 +19,17 @@ _GATES = {
     "head": "one number for each token and value head",
     "channel": "one number for each token, value head and channel of the keys",
 }
-# The function for gates that another one does not take.
+# What to do with gates that an op does not take, by their number of axes; 0 for None.
 _ELSEWHERE = {
-    "gated_delta_rule": "a gate for each head: jnp.broadcast_to(g, v.shape[:3]); for each channel of the keys: kda",
-    "linear_attention": "a gate for each channel of the keys: gla",
-    "kda": "a gate for each head: gated_delta_rule; no gate: gated_delta_rule(..., g=None)",
-    "gla": "a gate for each head: linear_attention; no gate: linear_attention(..., g=None)",
+    ("gated_delta_rule", 1): "one gate for each head is jnp.broadcast_to(g, v.shape[:3])",
+    ("gated_delta_rule", 4): "a gate for each channel of the keys is the g of kda",
+    ("linear_attention", 4): "a gate for each channel of the keys is the g of gla",
+    ("kda", 0): "without a gate call gated_delta_rule(..., g=None)",
+    ("kda", 1): "one gate for each head is jnp.broadcast_to(g, v.shape[:3]) of gated_delta_rule",
+    ("kda", 3): "a gate for each head is the g of gated_delta_rule",
+    ("gla", 0): "without a gate call linear_attention(..., g=None)",
+    ("gla", 1): "one gate for each head is the g of linear_attention",
+    ("gla", 3): "a gate for each head is the g of linear_attention",
 }
 
 
@@ -61,7 +67,8 @@ def checked_gates(op: str, given: Any, kind: str, q: Array, v: Array) -> Float[A
         allowed = ("head", "constant") if op == "linear_attention" else (kind,)
         forms = ", or ".join(f"{list(shapes[one])}, {_GATES[one]}" for one in allowed)
         got = "None" if x is None else f"{x.dtype}{list(x.shape)}"
-        raise UsageError(f"g must be {_dtypes(q)}{forms}, got {got}; {_ELSEWHERE[op]}")
+        remedy = _ELSEWHERE.get((op, 0 if x is None else x.ndim))
+        raise UsageError(f"g must be {_dtypes(q)}{forms}, got {got}{f'; {remedy}' if remedy else ''}")
     gates = _checked_numbers("g", x, shapes[kind], _GATES[kind], q)
     # Differences of infinite gates are not numbers; the lowest one is as good as minus infinity. For the derivative of
     # a maximum JAX would keep two more arrays like the gates, and not flags alone.
@@ -95,6 +102,18 @@ def checked_slots(
     if initial_state is None or not return_state:
         raise UsageError("slots are of a pool of states, updated in place; give initial_state and return_state=True")
     return check_integers("slots", given, (sequences,), "the sequences") if sequences else jnp.zeros(0, jnp.int32)
+
+
+def check_distinct(slots: Any, pool: int) -> None:
+    """Refuse two sequences in one of the ``pool`` slots, as far as the host holds the numbers."""
+    if slots is None or isinstance(slots, Array):
+        return
+    taken, counts = np.unique(slots, return_counts=True)
+    twice = taken[(counts > 1) & (taken >= 0) & (taken < pool)]
+    if twice.size:
+        raise UsageError(
+            f"slots must differ, got {twice[0]} twice; one that is not in the pool, such as -1, is padding"
+        )
 
 
 def checked_workload(workload: Any, is_ragged: bool) -> str:

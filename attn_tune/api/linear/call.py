@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from attn_tune.api.call import run
 from attn_tune.api.declaration import Call
 from attn_tune.api.linear.arguments import (
+    check_distinct,
     checked_gates,
     checked_scale,
     checked_slots,
@@ -67,8 +68,10 @@ def recurrent(
     workload = checked_workload(workload, ends is not None)
     g, beta = checked_gates(make.NAME, arrays[3], gate, q, v), checked_strengths(arrays[4], q, v)
     states = (batch, num_value_heads, head_dim, v_head_dim)
-    slots = checked_slots(slots, batch, initial_state, return_state)
-    initial_state = checked_state(initial_state, states, is_pool=slots is not None)
+    places = checked_slots(slots, batch, initial_state, return_state)
+    initial_state = checked_state(initial_state, states, is_pool=places is not None)
+    if initial_state is not None:
+        check_distinct(slots, initial_state.shape[0])
     if 0 in (rows, length, batch):
         out = jnp.zeros_like(v)
         state = jnp.zeros(states, jnp.float32) if initial_state is None else initial_state
@@ -86,7 +89,7 @@ def recurrent(
         has_beta=beta is not None,
         has_initial_state=initial_state is not None,
         has_final_state=return_state,
-        has_pool=slots is not None,
+        has_pool=places is not None,
         ragged=ends is not None,
         workload=workload,
         scale=factor,
@@ -94,7 +97,7 @@ def recurrent(
     outputs = run(
         _call(problem.NAME, gate, problem.ragged, problem.has_pool),
         problem,
-        Operands(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, cu_seqlens=ends, slots=slots),
+        Operands(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, cu_seqlens=ends, slots=places),
         **how,
     )
     return (outputs["out"], outputs["state"]) if return_state else outputs["out"]
