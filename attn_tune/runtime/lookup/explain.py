@@ -209,7 +209,7 @@ def _step(step: Step) -> tuple[str, str]:
     if row.regret_ppm is not None:
         facts.append(f"regret at most {max(0, row.regret_ppm) / 1e4:.1f} % where measured")
     if row.gain_ppm is not None:
-        facts.append(f"{1 + row.gain_ppm / 1e6:.2f}x as fast as the untuned config")
+        facts.append(f"{1 + row.gain_ppm / 1e6:.2f}x as fast as the kernel's untuned config of then")
     if row.repeatable is False:
         facts.append("bits differ from run to run")
     if row.features is not None:

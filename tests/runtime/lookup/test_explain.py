@@ -22,7 +22,7 @@ device nvidia-h200  (sm_90, 132 units, 232448 B on chip, 700 W; {digest})
  3. use_pack lab 2026.1, device exact    miss: nearest row differs in t 6144 vs 8000
  4. use_pack lab 2026.1, device variant  neighbour: alpha block=64  CHOSEN (verified, winner, \
 1.50x away: toy/v1 b=1 t=4096 h=64 dtype=bfloat16, device differs in power_watts 700 vs 500, \
-regret at most 0.4 % where measured, 1.50x as fast as the untuned config)
+regret at most 0.4 % where measured, 1.50x as fast as the kernel's untuned config of then)
  5. untuned                              alpha block=8
  6. 1 kernel                             cannot run here (--all lists them)"""
 
